@@ -1,0 +1,27 @@
+"""Hyper-Parallel Decoding: every value of every stacked document grows at once (arXiv 2604.26209)."""
+
+from hpd_core.schema import Attribute, Document, Schema, ValueType
+from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, ModelSpec, PromptTemplate, Visibility
+
+__all__ = [
+    "Attribute",
+    "DecodeSettings",
+    "DecoderSpec",
+    "Document",
+    "HyperParallelDecoder",
+    "Layout",
+    "ModelSpec",
+    "PromptTemplate",
+    "Schema",
+    "ValueType",
+    "Visibility",
+]
+
+
+def __getattr__(name: str) -> object:
+    # torch takes seconds to import: drivers and tokenisation tasks that only hold schemas do without it.
+    if name == "HyperParallelDecoder":
+        from hpd_core.extractor import HyperParallelDecoder
+
+        return HyperParallelDecoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

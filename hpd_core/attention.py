@@ -1,0 +1,235 @@
+"""Attention of one step: what reads what, planned once per step and run in every layer.
+
+The rows of a step (flat axis, no padding) belong to documents in different slabs. `StepPlan` says where each row's KV
+is written and which cells it reads. Two twins run it:
+
+- `attend_plain`: document by document, keys of prefix and document side by side, one masked softmax. Obvious, slow.
+- `attend_fast`: all documents of a slab in one product, each shared prefix as one product of all rows that read it, the
+  parts merged by their log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hpd_core import mask
+from hpd_core.cache import Slab
+from hpd_core.mask import Tokens
+from hpd_core.settings import Layout, Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows whose KV goes into `cells` (flat cell numbers) of a slab; both [n]."""
+
+    slab: Slab
+    rows: Tensor
+    cells: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows that attend to their own documents: blocks low..high of a slab.
+
+    rows: [n] rows of the step. cells: [n] their place in the padded query grid [high - low, width].
+    queries: Tokens of the padded grid, each [high - low, width]; padding repeats row 0 and is never read back.
+    grid: [(high - low) * width] row of the step at each place of the grid.
+    """
+
+    slab: Slab
+    low: int
+    high: int
+    width: int
+    columns: int
+    rows: Tensor
+    cells: Tensor
+    grid: Tensor
+    queries: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRead:
+    """Rows [n] that attend to one shared prefix of `length` tokens; `positions` [n] are theirs."""
+
+    slab: Slab
+    length: int
+    rows: Tensor
+    positions: Tensor
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One forward pass. Index arithmetic happens here, never inside a layer."""
+
+    layout: Layout
+    visibility: Visibility
+    writes: tuple[Write, ...]
+    reads: tuple[Read, ...]
+    prefix_reads: tuple[PrefixRead, ...]
+    fast: bool = True
+    _bias: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
+    _prefix_bias: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
+
+    def bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor:
+        """[documents, 1, width * group, columns] additive mask of read `number`, made once per window."""
+        key = (number, window, group)
+        if key not in self._bias:
+            read = self.reads[number]
+            sees = mask.visible(read.queries, _keys(read), self.layout, self.visibility, window)
+            grouped = mask.bias(sees, dtype).repeat_interleave(group, dim=1)
+            self._bias[key] = grouped.unsqueeze(1)
+        return self._bias[key]
+
+    def prefix_bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor | None:
+        """[1, 1, n * group, length] additive mask of a prefix read, None where every row sees the whole prefix."""
+        if window is None:
+            return None
+        key = (number, window, group)
+        if key not in self._prefix_bias:
+            read = self.prefix_reads[number]
+            columns = torch.arange(read.length, device=read.positions.device)
+            sees = read.positions[:, None] - columns[None, :] < window
+            whole = bool(sees.all())
+            self._prefix_bias[key] = None if whole else mask.bias(sees, dtype).repeat_interleave(group, 0)[None, None]
+        return self._prefix_bias[key]
+
+
+def _keys(read: Read) -> Tokens:
+    """Tokens of the cells that a read covers, each [documents, columns]."""
+    slab, blocks = read.slab, slice(read.low, read.high)
+    facts = [t[blocks, : read.columns] for t in (slab.stub, slab.position, slab.index)]
+    return Tokens(torch.zeros_like(facts[0]), *facts)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    layer: int,
+    plan: StepPlan,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of one layer over all rows of a step.
+
+    query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. Writes key and value first, so that
+    rows of one step see each other where the visibility says so.
+    """
+    for write in plan.writes:
+        write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
+    run = attend_fast if plan.fast else attend_plain
+    return run(query, value.shape[-1], layer=layer, plan=plan, scale=scale, window=window, softcap=softcap)
+
+
+def attend_plain(
+    query: Tensor, width: int, *, layer: int, plan: StepPlan, scale: float, window: int | None, softcap: float | None
+) -> Tensor:
+    """The obvious twin: per document, one masked softmax over [prefix | document]."""
+    rows_total, heads, _ = query.shape
+    out = query.new_zeros(rows_total, heads, width)
+    prefix_of: dict[int, PrefixRead] = {r: p for p in plan.prefix_reads for r in p.rows.tolist()}
+    for read in plan.reads:
+        place = dict(zip(read.cells.tolist(), read.rows.tolist(), strict=True))
+        for block in range(read.low, read.high):
+            cells = [c for c in place if c // read.width == block - read.low]
+            if not cells:
+                continue
+            rows = torch.tensor([place[c] for c in cells], device=query.device)
+            keys, values = (t[0] for t in read.slab.read(layer, block, block + 1, read.columns))  # [kv_heads, C, d]
+            tokens = Tokens(*(t[block - read.low] for t in _keys(read)))
+            prefix = prefix_of.get(int(rows[0]))
+            if prefix is not None:
+                shared = prefix.slab.read(layer, 0, 1, prefix.length)
+                keys, values = torch.cat([shared[0][0], keys], 1), torch.cat([shared[1][0], values], 1)
+                tokens = _with_prefix(tokens, prefix.length)
+            asked = Tokens(*(t.reshape(-1)[torch.tensor(cells, device=query.device)] for t in read.queries))
+            sees = mask.visible(asked, tokens, plan.layout, plan.visibility, window)
+            group = heads // keys.shape[0]
+            keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
+            scores = torch.einsum("qhd,hkd->hqk", query[rows], keys) * scale
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            weights = torch.softmax(scores.masked_fill(~sees, float("-inf")), -1)
+            out[rows] = torch.einsum("hqk,hkd->qhd", weights, values)
+    return out
+
+
+def _with_prefix(tokens: Tokens, length: int) -> Tokens:
+    line = torch.arange(length, device=tokens.position.device)
+    facts = (torch.full_like(line, mask.PREFIX), torch.full_like(line, mask.NO_STUB), line, torch.zeros_like(line))
+    return Tokens(*(torch.cat([p, t]) for p, t in zip(facts, tokens, strict=True)))
+
+
+def attend_fast(
+    query: Tensor, width: int, *, layer: int, plan: StepPlan, scale: float, window: int | None, softcap: float | None
+) -> Tensor:
+    """The fast twin: one product per slab, one per prefix, merged by log-sum-exp."""
+    rows_total, heads, _ = query.shape
+    out = query.new_empty(rows_total, heads, width)
+    log_sums = query.new_empty(rows_total, heads, dtype=_accumulator(query.dtype))
+    for number, read in enumerate(plan.reads):
+        keys, values = read.slab.read(layer, read.low, read.high, read.columns)
+        grid = query.index_select(0, read.grid).view(read.high - read.low, read.width, heads, -1)
+        added = plan.bias(number, window, heads // keys.shape[1], query.dtype)
+        part, log_sum = _attend_blocks(grid, keys, values, added, scale, softcap)
+        out[read.rows] = part.reshape(-1, heads, width).index_select(0, read.cells)
+        log_sums[read.rows] = log_sum.reshape(-1, heads).index_select(0, read.cells)
+    for number, prefix in enumerate(plan.prefix_reads):
+        keys, values = prefix.slab.read(layer, 0, 1, prefix.length)
+        added_or_none = plan.prefix_bias(number, window, heads // keys.shape[1], query.dtype)
+        everything = len(prefix.rows) == rows_total
+        rows = query if everything else query.index_select(0, prefix.rows)
+        part, log_sum = _attend_blocks(rows[None], keys, values, added_or_none, scale, softcap)
+        own, own_sum = (out, log_sums) if everything else (out[prefix.rows], log_sums[prefix.rows])
+        if added_or_none is not None:
+            # Rows whose window has left the prefix behind: their part is NaN or 0, their log-sum must weigh nothing.
+            blind = (added_or_none[0, 0] == float("-inf")).all(-1).view(len(rows), -1)[:, 0]
+            part = part.masked_fill(blind[None, :, None, None], 0.0)
+            log_sum = log_sum.masked_fill(blind[None, :, None], float("-inf"))
+        weight = torch.sigmoid(log_sum[0] - own_sum).unsqueeze(-1).to(out.dtype)
+        merged = torch.lerp(own, part[0], weight)
+        if everything:
+            out = merged
+        else:
+            out[prefix.rows] = merged
+    return out
+
+
+def _attend_blocks(
+    query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """query [B, R, heads, d], key/value [B, kv_heads, C, d] -> output [B, R, heads, d_v], log-sum-exp [B, R, heads].
+
+    The query heads of one KV head are folded into rows, so that a block is one matrix product per KV head.
+    """
+    batch, width, heads, head_dim = query.shape
+    kv_heads = key.shape[1]
+    group = heads // kv_heads
+    folded = query.view(batch, width, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4)
+    folded = folded.reshape(batch, kv_heads, width * group, head_dim)
+    if query.device.type == "cpu" and softcap is None and head_dim == value.shape[-1]:
+        # The kernel behind scaled_dot_product_attention on CPU; only the operator itself returns the log-sum-exp.
+        out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            folded, key, value, 0.0, False, attn_mask=added, scale=scale
+        )
+    else:
+        scores = torch.matmul(folded, key.transpose(-1, -2)).to(_accumulator(query.dtype)) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if added is not None:
+            scores = scores + added
+        log_sum = torch.logsumexp(scores, -1)
+        weights = torch.exp(scores - log_sum.unsqueeze(-1)).to(value.dtype)
+        out = torch.matmul(weights, value)
+    out = out.view(batch, kv_heads, width, group, -1).transpose(1, 2).reshape(batch, width, heads, -1)
+    log_sum = log_sum.view(batch, kv_heads, width, group).transpose(1, 2).reshape(batch, width, heads)
+    return out, log_sum
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32

@@ -1,0 +1,139 @@
+"""One step of work -> tensors and an attention plan, made once and run in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpd_core.attention import PrefixRead, Read, StepPlan, Write
+from hpd_core.cache import Slab
+from hpd_core.mask import Tokens
+from hpd_core.settings import Layout, Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Tokens of one document fed in one step: a prefill chunk, or the last token of each live slot. Lists are [n].
+
+    wanted: places in this feed whose logits are needed.
+    prefix: the document's shared prefix (a one-block slab), None while the prefix itself is fed.
+    """
+
+    slab: Slab
+    block: int
+    ids: Sequence[int]
+    positions: Sequence[int]
+    stubs: Sequence[int]
+    indices: Sequence[int]
+    wanted: Sequence[int]
+    prefix: Slab | None
+    is_prefill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tensors of one forward pass: ids and positions [T], rows [n] whose logits are wanted, in feed order."""
+
+    ids: Tensor
+    positions: Tensor
+    rows: Tensor
+    plan: StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    feed: Feed
+    start: int  # first row on the flat axis
+
+
+def make_step(
+    feeds: Sequence[Feed], layout: Layout, visibility: Visibility, device: torch.device, *, fast: bool = True
+) -> Step:
+    """Lays feeds one after another on the flat axis and plans their attention."""
+    placed: list[_Placed] = []
+    start = 0
+    for feed in feeds:
+        placed.append(_Placed(feed, start))
+        start += len(feed.ids)
+
+    def flat(name: str) -> Tensor:
+        return torch.tensor([i for f in feeds for i in getattr(f, name)], dtype=torch.int64, device=device)
+
+    ids, positions, stubs, indices = (flat(name) for name in ("ids", "positions", "stubs", "indices"))
+    rows = [p.start + w for p in placed for w in p.feed.wanted]
+    writes = []
+    for slab, members in _by_slab(placed).items():
+        own = [r for p in members for r in range(p.start, p.start + len(p.feed.ids))]
+        cells = [c for p in members for c in slab.append(p.feed.block, len(p.feed.ids))]
+        own_rows = torch.tensor(own, dtype=torch.int64, device=device)
+        write = Write(slab, own_rows, torch.tensor(cells, dtype=torch.int64, device=device))
+        slab.describe(write.cells, stubs[own_rows], positions[own_rows], indices[own_rows])
+        writes.append(write)
+    facts = Tokens(torch.zeros_like(stubs), stubs, positions, indices)
+    plan = StepPlan(
+        layout=layout,
+        visibility=visibility,
+        writes=tuple(writes),
+        reads=tuple(_reads(placed, facts)),
+        prefix_reads=tuple(_prefix_reads(placed, positions)),
+        fast=fast,
+    )
+    return Step(ids, positions, torch.tensor(rows, dtype=torch.int64, device=device), plan)
+
+
+def _by_slab(placed: Sequence[_Placed]) -> dict[Slab, list[_Placed]]:
+    groups: dict[Slab, list[_Placed]] = {}
+    for p in placed:
+        groups.setdefault(p.feed.slab, []).append(p)
+    return groups
+
+
+def _reads(placed: Sequence[_Placed], facts: Tokens) -> list[Read]:
+    """Decode rows of a slab in one read; a prefill chunk has many more rows than they, and gets its own."""
+    reads = [_read([p], facts) for p in placed if p.feed.is_prefill]
+    for members in _by_slab([p for p in placed if not p.feed.is_prefill]).values():
+        reads.append(_read(members, facts))
+    return reads
+
+
+def _read(members: Sequence[_Placed], facts: Tokens) -> Read:
+    slab = members[0].feed.slab
+    blocks = [p.feed.block for p in members]
+    low, high = min(blocks), max(blocks) + 1
+    width = max(len(p.feed.ids) for p in members)
+    device = facts.stub.device
+    grid = [members[0].start] * ((high - low) * width)
+    rows, cells = [], []
+    for p in members:
+        for k in range(len(p.feed.ids)):
+            cell = (p.feed.block - low) * width + k
+            grid[cell] = p.start + k
+            rows.append(p.start + k)
+            cells.append(cell)
+    at = torch.tensor(grid, dtype=torch.int64, device=device)
+    return Read(
+        slab=slab,
+        low=low,
+        high=high,
+        width=width,
+        columns=max(slab.used[b] for b in blocks),
+        rows=torch.tensor(rows, dtype=torch.int64, device=device),
+        cells=torch.tensor(cells, dtype=torch.int64, device=device),
+        grid=at,
+        queries=Tokens(*(t[at].view(high - low, width) for t in facts)),
+    )
+
+
+def _prefix_reads(placed: Sequence[_Placed], positions: Tensor) -> list[PrefixRead]:
+    groups: dict[Slab, list[int]] = {}
+    for p in placed:
+        if p.feed.prefix is not None:
+            groups.setdefault(p.feed.prefix, []).extend(range(p.start, p.start + len(p.feed.ids)))
+    reads = []
+    for slab, rows in groups.items():
+        at = torch.tensor(rows, dtype=torch.int64, device=positions.device)
+        reads.append(PrefixRead(slab, slab.used[0], at, positions[at]))
+    return reads

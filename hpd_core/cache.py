@@ -1,0 +1,161 @@
+"""KV storage: slabs of equally wide document blocks, and the shared prefixes kept between calls.
+
+A slab holds the KV of up to `documents` documents in blocks of `columns` cells; a cell is one token in every layer.
+Cells are handed out in the order tokens are fed, so a block is dense and memory order carries no meaning: what a token
+may see follows from its facts (stub, position, index), which the slab keeps beside the KV.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpd_core.layout import NO_STUB
+
+_CELLS_PER_SLAB = 16384
+_MAX_DOCUMENTS = 32
+_STEP = 64
+#: Position of a free cell: behind every query, so that the visibility rule never shows it.
+_NEVER = 2**62
+
+
+class Slab:
+    """KV of up to `documents` documents of at most `columns` tokens each.
+
+    Layer tensors are [documents, columns, kv_heads, head_dim], allocated when a layer first writes: their shape is the
+    model's business and may differ from layer to layer.
+    """
+
+    def __init__(self, documents: int, columns: int, device: torch.device) -> None:
+        self.documents, self.columns, self.device = documents, columns, device
+        self.used = [0] * documents
+        shape = (documents, columns)
+        self.stub = torch.full(shape, NO_STUB, dtype=torch.int64, device=device)
+        self.position = torch.full(shape, _NEVER, dtype=torch.int64, device=device)
+        self.index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._free = list(range(documents))
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def take(self) -> int:
+        """Lowest free block: blocks in use stay close together, so that a step reads a dense range."""
+        self._free.sort(reverse=True)
+        return self._free.pop()
+
+    def release(self, block: int) -> None:
+        self.position[block] = _NEVER
+        self.used[block] = 0
+        self._free.append(block)
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self._free) == self.documents
+
+    def append(self, block: int, count: int) -> range:
+        """Hands out `count` cells of a block, as flat cell numbers of the slab."""
+        start = self.used[block]
+        if start + count > self.columns:
+            raise IndexError(f"block of {self.columns} cells is asked for {start + count}")
+        self.used[block] = start + count
+        return range(block * self.columns + start, block * self.columns + start + count)
+
+    def describe(self, cells: Tensor, stub: Tensor, position: Tensor, index: Tensor) -> None:
+        """Records the facts of freshly handed out cells (all [n])."""
+        self.stub.view(-1)[cells] = stub
+        self.position.view(-1)[cells] = position
+        self.index.view(-1)[cells] = index
+
+    def write(self, layer: int, cells: Tensor, key: Tensor, value: Tensor) -> None:
+        """key, value: [n, kv_heads, head_dim] into `cells` [n] of one layer."""
+        if layer not in self._layers:
+            shape = (self.documents, self.columns)
+            self._layers[layer] = (
+                _lazy_zeros((*shape, *key.shape[1:]), key),
+                _lazy_zeros((*shape, *value.shape[1:]), value),
+            )
+        for stored, new in zip(self._layers[layer], (key, value), strict=True):
+            stored.view(-1, *new.shape[1:]).index_copy_(0, cells, new)
+
+    def read(self, layer: int, low: int, high: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [high - low, kv_heads, columns, head_dim] of blocks low..high, views into the slab."""
+        key, value = self._layers[layer]
+        return (
+            key[low:high, :columns].transpose(1, 2),
+            value[low:high, :columns].transpose(1, 2),
+        )
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.nbytes for pair in self._layers.values() for t in pair)
+
+
+def _lazy_zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros, because a masked cell has weight 0 and 0 * NaN of fresh memory is NaN.
+
+    On CPU they come from numpy's calloc: pages that no document reaches are never touched, so that room reserved for
+    values that stay short costs no memory (`torch.zeros` writes every page).
+    """
+    if like.device.type != "cpu":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    size = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+
+
+class SlabPool:
+    """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._slabs: dict[int, list[Slab]] = {}
+
+    def take(self, columns: int) -> tuple[Slab, int]:
+        """A block of at least `columns` cells: (slab, block)."""
+        width = -(-columns // _STEP) * _STEP
+        slabs = self._slabs.setdefault(width, [])
+        for slab in slabs:
+            if not slab.is_full:
+                return slab, slab.take()
+        documents = max(1, min(_MAX_DOCUMENTS, _CELLS_PER_SLAB // width))
+        slabs.append(Slab(documents, width, self.device))
+        return slabs[-1], slabs[-1].take()
+
+    def release(self, slab: Slab, block: int) -> None:
+        slab.release(block)
+        if slab.is_empty:
+            # Documents come sorted by length: another width in use means that this one is done with.
+            self._slabs[slab.columns] = [
+                s for s in self._slabs[slab.columns] if s is not slab or not self._others_busy(s)
+            ]
+
+    def _others_busy(self, slab: Slab) -> bool:
+        return any(not s.is_empty for group in self._slabs.values() for s in group if s is not slab)
+
+
+class PrefixCache:
+    """Shared prefixes as one-block slabs, least recently used out first, under a budget in bytes.
+
+    A prefix that documents still read lives on through their own reference to it.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._prefixes: OrderedDict[Hashable, Slab] = OrderedDict()
+
+    def get(self, key: Hashable) -> Slab | None:
+        slab = self._prefixes.get(key)
+        if slab is not None:
+            self._prefixes.move_to_end(key)
+        return slab
+
+    def put(self, key: Hashable, slab: Slab) -> None:
+        self._prefixes[key] = slab
+        while len(self._prefixes) > 1 and sum(s.bytes for s in self._prefixes.values()) > self.budget:
+            self._prefixes.popitem(last=False)

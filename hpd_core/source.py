@@ -1,0 +1,131 @@
+"""Where a model's files are: resolves a `ModelSpec` and loads its tokenizer and configuration, never its weights.
+
+transformers pulls in torch (seconds, hundreds of MB), so it is imported where it is used: drivers and tests that only
+name a model do without it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpd_core.settings import ModelSpec, SettingsError
+
+#: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
+#: anybody's configuration files.
+NAMED_MODELS_GROUP = "hpd_core.models"
+
+
+class ModelNotFoundError(FileNotFoundError):
+    """The files of a model are not where its spec says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Arguments for transformers' `from_pretrained`: a directory or hub id, and what to pass beside it."""
+
+    path: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def is_gguf(self) -> bool:
+        return "gguf_file" in self.arguments
+
+
+def named_models() -> dict[str, ModelSpec]:
+    """Every model name that an installed distribution registers."""
+    models: dict[str, ModelSpec] = {}
+    for entry in importlib.metadata.entry_points(group=NAMED_MODELS_GROUP):
+        for name, spec in entry.load()().items():
+            models[name] = replace(spec, name=name)
+    return models
+
+
+def model_spec(model: str | ModelSpec) -> ModelSpec:
+    """A spec as it is; a registered name as registered; any other text as a path, GGUF file or hub id.
+
+    Raises SettingsError for a text that is none of these, naming the registered models.
+    """
+    if isinstance(model, ModelSpec):
+        return model
+    named = named_models()
+    if model in named:
+        return named[model]
+    if Path(model).expanduser().exists() or "/" in model or model.startswith("package:"):
+        return ModelSpec(source=model)
+    raise SettingsError(
+        f"no model {model!r}: not a registered name ({', '.join(sorted(named)) or 'none'}), not a path, not a hub id"
+    )
+
+
+def locate(spec: ModelSpec) -> ModelFiles:
+    """Finds the files of `spec`; raises ModelNotFoundError that says how to get them."""
+    path = _in_package(spec) if spec.source.startswith("package:") else Path(spec.source).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelNotFoundError(f"model {spec.name!r}: no GGUF file {path}")
+        return ModelFiles(str(path.parent), {"gguf_file": path.name})
+    trust = {"trust_remote_code": True} if spec.trust_remote_code else {}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFoundError(f"model {spec.name!r}: directory {path} has no config.json")
+        return ModelFiles(str(path), trust)
+    if path.is_absolute() or spec.source.count("/") != 1 or spec.source.startswith((".", "package:")):
+        raise ModelNotFoundError(f"model {spec.name!r}: {spec.source} is neither a directory, a GGUF file nor a hub id")
+    return ModelFiles(spec.source, {"revision": spec.revision or "main", **trust})
+
+
+def _in_package(spec: ModelSpec) -> Path:
+    package, _, file = spec.source.removeprefix("package:").partition("/")
+    how = f"; install it with: {spec.install}" if spec.install else ""
+    try:
+        files = importlib.metadata.distribution(package).files or []
+    except importlib.metadata.PackageNotFoundError:
+        raise ModelNotFoundError(f"model {spec.name!r}: package {package!r} is not installed{how}") from None
+    for candidate in files:
+        if candidate.as_posix() == file or candidate.name == file:
+            return Path(str(candidate.locate()))
+    raise ModelNotFoundError(f"model {spec.name!r}: package {package!r} has no file {file!r}{how}")
+
+
+def load_tokenizer(files: ModelFiles) -> Any:
+    """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
+    if not tokenizer.is_fast:
+        raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
+    return tokenizer
+
+
+def load_config(files: ModelFiles) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(files.path, **files.arguments)
+
+
+def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that ends a text: of the generation config where there is one, the model config and the tokenizer."""
+    from transformers import GenerationConfig
+
+    ids: set[int] = set()
+    sources = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
+    if not files.is_gguf:
+        with suppress(OSError):  # most base models ship no generation config
+            sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
+    for source in sources:
+        ids.update([source] if isinstance(source, int) else source or [])
+    return frozenset(ids)
+
+
+def context_length(config: Any) -> int:
+    """Positions that the model was made for."""
+    text = config.get_text_config()
+    length = getattr(text, "max_position_embeddings", None)
+    if not isinstance(length, int):
+        raise SettingsError(f"model type {config.model_type!r} names no max_position_embeddings")
+    return length

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from hpd_core.schema import Attribute, Schema, SchemaError, slug
+
+
+@pytest.mark.parametrize(
+    "name, column",
+    [("Brand", "brand"), ("Screen size (in)", "screen_size_in"), ("Größe", "größe"), ("A__b", "a_b"), ("型番", "型番")],
+)
+def test_columns_are_slugs(name, column):
+    assert Attribute(name).column == column == slug(name)
+
+
+@pytest.mark.parametrize("name", ["", " x", "x ", "a\nb", "a:b", "\u2028"])
+def test_names_that_break_the_prompt_are_refused(name):
+    with pytest.raises(SchemaError):
+        Attribute(name)
+
+
+def test_names_without_a_letter_need_a_column():
+    with pytest.raises(SchemaError, match="set 'column'"):
+        Attribute("%")
+    assert Attribute("%", column="percent").column == "percent"
+
+
+def test_collisions_name_both():
+    with pytest.raises(SchemaError, match="'Screen size' and 'screen-size' share the column 'screen_size'"):
+        Schema("tv", (Attribute("Screen size"), Attribute("screen-size")))
+    with pytest.raises(SchemaError, match="no attribute"):
+        Schema("tv", ())
+
+
+def test_select_narrows_reorders_and_takes_undeclared_names():
+    schema = Schema("tv", (Attribute("Brand"), Attribute("Size", description="of the screen")))
+    chosen = schema.select(["Size", "Voltage", "Size"])
+    assert [a.name for a in chosen] == ["Size", "Voltage"]
+    assert next(iter(chosen)).description == "of the screen"
+    assert schema.declares("Size") and not schema.declares("Voltage")
+
+
+def test_an_undeclared_name_never_takes_a_declared_column():
+    schema = Schema("tv", (Attribute("Size"),))
+    assert [a.column for a in schema.select(["Size", "size"])] == ["size", "size_"]

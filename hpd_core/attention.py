@@ -11,6 +11,7 @@ is written and which cells it reads. Two twins run it:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ from hpd_core import mask
 from hpd_core.cache import Slab
 from hpd_core.mask import Tokens
 from hpd_core.settings import Layout, Visibility
+
+
+class Plan(Protocol):
+    """What the registered attention function needs: the attention of one forward pass, planned before it."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        layer: int,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,27 @@ class StepPlan:
     _bias: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
     _prefix_bias: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
 
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        layer: int,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attention of one layer over all rows of a step.
+
+        query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. Writes key and value first, so
+        that rows of one step see each other where the visibility says so.
+        """
+        for write in self.writes:
+            write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
+        run = attend_fast if self.fast else attend_plain
+        return run(query, value.shape[-1], layer=layer, plan=self, scale=scale, window=window, softcap=softcap)
+
     def bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor:
         """[documents, 1, width * group, columns] additive mask of read `number`, made once per window."""
         key = (number, window, group)
@@ -102,28 +140,6 @@ def _keys(read: Read) -> Tokens:
     slab, blocks = read.slab, slice(read.low, read.high)
     facts = [t[blocks, : read.columns] for t in (slab.stub, slab.position, slab.index)]
     return Tokens(torch.zeros_like(facts[0]), *facts)
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    layer: int,
-    plan: StepPlan,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> Tensor:
-    """Attention of one layer over all rows of a step.
-
-    query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. Writes key and value first, so that
-    rows of one step see each other where the visibility says so.
-    """
-    for write in plan.writes:
-        write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
-    run = attend_fast if plan.fast else attend_plain
-    return run(query, value.shape[-1], layer=layer, plan=plan, scale=scale, window=window, softcap=softcap)
 
 
 def attend_plain(

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from hpd_core import source
+from hpd_core import recipe, source
 from hpd_core.decode import Decoder, SlotTokens
 from hpd_core.model import Model
 from hpd_core.prompt import EncodedDocument, PromptEncoder
@@ -52,9 +52,10 @@ class HyperParallelDecoder:
     ) -> HyperParallelDecoder:
         """Loads a registered name, a Hugging Face directory or hub id, or a GGUF file.
 
+        Settings and template that are not given are those that the weights were fine-tuned for, or the defaults.
         Raises SettingsError, ModelNotFoundError or UnsupportedModelError before any weight is read.
         """
-        spec = DecoderSpec(source.model_spec(model), settings or DecodeSettings(), template or PromptTemplate())
+        spec = recipe.decoder_spec(source.model_spec(model), settings, template)
         return cls.from_spec(spec, device=device, threads=threads)
 
     @classmethod

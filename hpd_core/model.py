@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 
-from hpd_core import attention, source
-from hpd_core.attention import StepPlan
+from hpd_core import source
+from hpd_core.attention import Plan
+from hpd_core.recipe import folder_of
 from hpd_core.settings import ModelSpec
 
 ATTENTION = "hyper_parallel"
@@ -36,7 +37,7 @@ def _hyper_parallel_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    plan: StepPlan,
+    plan: Plan,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -49,12 +50,11 @@ def _hyper_parallel_attention(
             f"{type(module).__name__} asks attention for what this decoder does not do: "
             f"{', '.join(sorted(unknown)) or 'a mask of its own or dropout'}"
         )
-    out = attention.attend(
+    out = plan.attend(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         layer=module.layer_idx,
-        plan=plan,
         scale=scaling,
         window=sliding_window,
         softcap=softcap,
@@ -77,20 +77,27 @@ class Model:
 
     @classmethod
     def load(cls, spec: ModelSpec, *, device: str = "auto") -> Model:
-        """Loads weights: safetensors or GGUF (dequantised by transformers). device: `auto`, `cpu`, `cuda:0` …"""
+        """Loads weights: safetensors or GGUF (dequantised by transformers), and merges the spec's adapter into them.
+
+        device: `auto`, `cpu`, `cuda:0` …
+        """
         files = source.locate(spec)
         _refuse(source.load_config(files))
         where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         hf = AutoModelForCausalLM.from_pretrained(
             files.path,
             dtype=_dtype(spec.dtype, where),
-            use_safetensors=None if files.is_gguf else True,
+            use_safetensors=True,
             **files.arguments,
         )
+        if spec.adapter:
+            from hpd_core import adapter  # peft takes seconds to import
+
+            hf = adapter.merged(hf, folder_of(spec.adapter))
         return cls(hf.to(where))
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, positions: Tensor, plan: StepPlan, rows: Tensor) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:
         """One forward pass over a flat axis: ids and positions [T] -> logits [n, vocabulary] of `rows` [n]."""
         result = self.hf(
             input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows, plan=plan

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from hpd_core import layout as layouts
-from hpd_core import source
+from hpd_core import recipe, source
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Prompting, PromptTemplate
 
@@ -87,7 +87,11 @@ class PromptEncoder:
 
     @classmethod
     def from_spec(cls, spec: DecoderSpec) -> PromptEncoder:
-        """Loads tokenizer and model configuration, no weights."""
+        """Loads tokenizer and model configuration, no weights.
+
+        Raises SettingsError where fine-tuned weights would be decoded otherwise than they were trained.
+        """
+        recipe.check(spec)
         files = source.locate(spec.model)
         tokenizer, config = source.load_tokenizer(files), source.load_config(files)
         return cls(

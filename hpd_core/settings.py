@@ -50,6 +50,8 @@ class ModelSpec:
     revision: hub revision; ignored by local sources.
     dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
     install: command that installs the source, quoted in the error when it is missing.
+    adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
+        it otherwise than it was trained is refused (see `recipe.py`).
     """
 
     source: str
@@ -59,6 +61,7 @@ class ModelSpec:
     prompting: Prompting = Prompting.CHAT
     install: str = ""
     trust_remote_code: bool = False
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         if not self.source:
@@ -143,6 +146,11 @@ class DecoderSpec:
         facts = json.loads(json.dumps(asdict(self)))
         for key in ("name", "install"):
             facts["model"].pop(key)
+        if self.model.adapter:
+            from hpd_core import recipe  # it builds on this file
+
+            # Where an adapter lies does not decide answers, what is in it does.
+            facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
         facts["settings"].pop("prefix_cache_mib")
         return facts
 

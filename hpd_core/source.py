@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpd_core import recipe
+from hpd_core.gguf import as_directory
 from hpd_core.settings import ModelSpec, SettingsError
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
@@ -31,10 +33,6 @@ class ModelFiles:
     path: str
     arguments: Mapping[str, Any]
 
-    @property
-    def is_gguf(self) -> bool:
-        return "gguf_file" in self.arguments
-
 
 def named_models() -> dict[str, ModelSpec]:
     """Every model name that an installed distribution registers."""
@@ -46,7 +44,7 @@ def named_models() -> dict[str, ModelSpec]:
 
 
 def model_spec(model: str | ModelSpec) -> ModelSpec:
-    """A spec as it is; a registered name as registered; any other text as a path, GGUF file or hub id.
+    """A spec as it is; a registered name as registered; any other text as a path, GGUF file, hub id or adapter.
 
     Raises SettingsError for a text that is none of these, naming the registered models.
     """
@@ -56,7 +54,7 @@ def model_spec(model: str | ModelSpec) -> ModelSpec:
     if model in named:
         return named[model]
     if Path(model).expanduser().exists() or "/" in model or model.startswith("package:"):
-        return ModelSpec(source=model)
+        return recipe.adapter_spec(model) or ModelSpec(source=model)
     raise SettingsError(
         f"no model {model!r}: not a registered name ({', '.join(sorted(named)) or 'none'}), not a path, not a hub id"
     )
@@ -68,7 +66,7 @@ def locate(spec: ModelSpec) -> ModelFiles:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelNotFoundError(f"model {spec.name!r}: no GGUF file {path}")
-        return ModelFiles(str(path.parent), {"gguf_file": path.name})
+        path = as_directory(path)
     trust = {"trust_remote_code": True} if spec.trust_remote_code else {}
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -114,9 +112,8 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
 
     ids: set[int] = set()
     sources = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
-    if not files.is_gguf:
-        with suppress(OSError):  # most base models ship no generation config
-            sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
+    with suppress(OSError):  # most base models ship no generation config
+        sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
     for source in sources:
         ids.update([source] if isinstance(source, int) else source or [])
     return frozenset(ids)

@@ -1,0 +1,187 @@
+"""What fine-tuned weights were made for. Travels beside them as `hpd.json`; decoding otherwise is refused.
+
+Plain files and JSON: nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hpd_core.settings import (
+    DecoderSpec,
+    DecodeSettings,
+    Layout,
+    ModelSpec,
+    Prompting,
+    PromptTemplate,
+    SettingsError,
+    Visibility,
+    fingerprint,
+)
+
+FILE = "hpd.json"
+_FORMAT = 1
+
+#: The wording for fine-tuned models: what training teaches need not be said in every prompt, and absent is the bare
+#: terminator, which the prefill's logits decide.
+COMPACT = PromptTemplate(
+    system="Copy product attributes from the text.",
+    instruction="Attributes:\n{attributes}\n\n",
+    before_document="Product:\n",
+    after_document="",
+    absent="",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How weights were trained and therefore want to be decoded.
+
+    base_model: source of the model that was trained. decoder: `hpd`, or `ar` for the autoregressive control, whose
+    layout, visibility and max_value_tokens bind nobody. rank: of the adapter, 0 where all weights were trained.
+    training: data, hyper-parameters, seeds and scores, for people.
+    """
+
+    base_model: str
+    settings: DecodeSettings
+    template: PromptTemplate = COMPACT
+    prompting: Prompting = Prompting.CHAT
+    decoder: str = "hpd"
+    rank: int = 0
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.decoder not in ("hpd", "ar"):
+            raise SettingsError(f"decoder {self.decoder!r}: fine-tuning knows 'hpd' and 'ar'")
+        object.__setattr__(self, "prompting", Prompting(self.prompting))
+
+    @property
+    def template_hash(self) -> str:
+        return template_hash(self.template, self.prompting)
+
+    def write(self, folder: Path) -> None:
+        """Writes `hpd.json` into `folder`."""
+        facts = {
+            "format": _FORMAT,
+            "base_model": self.base_model,
+            "decoder": self.decoder,
+            "layout": self.settings.layout,
+            "visibility": self.settings.visibility,
+            "max_value_tokens": self.settings.max_value_tokens,
+            "template_hash": self.template_hash,
+            "template": asdict(self.template),
+            "prompting": self.prompting,
+            "rank": self.rank,
+            "training": dict(self.training),
+        }
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        (folder / FILE).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Recipe:
+        """Raises SettingsError naming the file where it is missing, unreadable or contradicts itself."""
+        path = folder / FILE
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            if facts["format"] != _FORMAT:
+                raise SettingsError(f"{path}: format {facts['format']}; this version reads {_FORMAT}")
+            recipe = cls(
+                base_model=facts["base_model"],
+                settings=DecodeSettings(
+                    layout=Layout(facts["layout"]),
+                    visibility=Visibility(facts["visibility"]),
+                    max_value_tokens=facts["max_value_tokens"],
+                ),
+                template=PromptTemplate(**facts["template"]),
+                prompting=Prompting(facts["prompting"]),
+                decoder=facts["decoder"],
+                rank=facts["rank"],
+                training=facts["training"],
+            )
+        except FileNotFoundError:
+            raise SettingsError(f"{folder}: no {FILE}, which says how its weights were trained") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SettingsError(f"{path}: {type(error).__name__}: {error}") from error
+        if facts["template_hash"] != recipe.template_hash:
+            raise SettingsError(f"{path}: its template was edited and is no longer the one that was trained")
+        return recipe
+
+
+def template_hash(template: PromptTemplate, prompting: Prompting) -> str:
+    """16 hex digits that change with any word of the prompt."""
+    return fingerprint({"template": asdict(template), "prompting": prompting})
+
+
+def folder_of(adapter: str) -> Path:
+    """Folder of an adapter: a path, or `resource:<Python package>/<folder>` for one that ships in a package."""
+    if adapter.startswith("resource:"):
+        package, _, inside = adapter.removeprefix("resource:").partition("/")
+        try:
+            path = Path(str(resources.files(package))) / inside
+        except ModuleNotFoundError:
+            raise SettingsError(f"adapter {adapter}: no Python package {package!r}") from None
+    else:
+        path = Path(adapter).expanduser()
+    if not path.is_dir():
+        raise SettingsError(f"adapter {adapter}: no folder {path}")
+    return path
+
+
+def recipe_of(model: ModelSpec) -> Recipe | None:
+    """What the model's adapter, or its fully fine-tuned directory, was trained for; None for a model as published."""
+    if model.adapter:
+        return Recipe.read(folder_of(model.adapter))
+    source = Path(model.source).expanduser()
+    return Recipe.read(source) if (source / FILE).is_file() else None
+
+
+def adapter_spec(folder: str) -> ModelSpec | None:
+    """The model that an adapter's folder stands for: its base with the adapter; None for any other folder."""
+    if not (Path(folder).expanduser() / "adapter_config.json").is_file():
+        return None
+    recipe = Recipe.read(Path(folder).expanduser())
+    return ModelSpec(recipe.base_model, prompting=recipe.prompting, adapter=folder)
+
+
+def decoder_spec(
+    model: ModelSpec, settings: DecodeSettings | None = None, template: PromptTemplate | None = None
+) -> DecoderSpec:
+    """A spec in which whatever is not given comes from the model's recipe, or is the default where it has none."""
+    recipe = recipe_of(model)
+    if recipe is None:
+        return DecoderSpec(model, settings or DecodeSettings(), template or PromptTemplate())
+    return DecoderSpec(
+        replace(model, prompting=recipe.prompting), settings or recipe.settings, template or recipe.template
+    )
+
+
+def check(spec: DecoderSpec) -> None:
+    """Raises SettingsError where `spec` decodes fine-tuned weights in another way than they were trained for."""
+    recipe = recipe_of(spec.model)
+    if recipe is None:
+        return
+    pairs = [("prompt template (hash)", template_hash(spec.template, spec.model.prompting), recipe.template_hash)]
+    if recipe.decoder == "hpd":
+        for name in ("layout", "visibility", "max_value_tokens"):
+            pairs.append((name, str(getattr(spec.settings, name)), str(getattr(recipe.settings, name))))
+    if spec.model.adapter:
+        pairs.append(("base model", spec.model.source, recipe.base_model))
+    wrong = [f"{name} is {asked}, trained with {trained}" for name, asked, trained in pairs if asked != trained]
+    if wrong:
+        where = spec.model.adapter or spec.model.source
+        raise SettingsError(f"{where}: fine-tuned weights give wrong answers decoded otherwise: {'; '.join(wrong)}")
+
+
+def content_hash(adapter: str) -> str:
+    """16 hex digits over names and bytes of the adapter's files."""
+    digest = hashlib.sha256()
+    folder = folder_of(adapter)
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix != ".md"):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]

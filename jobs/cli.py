@@ -1,0 +1,27 @@
+"""The command `hpd`. Each command is a function of its own module, which `python -m jobs.<name>` starts as well."""
+
+from __future__ import annotations
+
+import typer
+
+from jobs.benchmark import benchmark
+from jobs.evaluate import evaluate
+from jobs.extract import extract
+from jobs.finetune import finetune
+from jobs.validate import validate
+
+app = typer.Typer(
+    name="hpd",
+    help="Hyper-Parallel Decoding of product attributes over Parquet catalogs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(extract)
+app.command()(validate)
+app.command()(evaluate)
+app.command()(benchmark)
+app.command()(finetune)
+
+if __name__ == "__main__":
+    app()

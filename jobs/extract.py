@@ -1,0 +1,48 @@
+"""`hpd extract`: the main job. Parquet catalog in, the same rows with attribute columns out."""
+
+from __future__ import annotations
+
+import typer
+
+from jobs.console import Exit, command, output, progress_bar, run_alone, say
+from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
+from jobs.summary import print_summary, summary_facts
+from pipeline.compose import compose
+from pipeline.config import load_config
+
+
+@command
+def extract(
+    config: ConfigFile,
+    input: Inputs = None,
+    output_folder: OutputFolder = None,
+    limit: Limit = None,
+    set_: Overrides = None,
+    json_: AsJson = False,
+) -> None:
+    """Extract attribute values of every row of a catalog. Run it again to continue after an interruption.
+
+    Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than allowed, 4 incomplete.
+    """
+    settings = load_config(config, set_ or ())
+    job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
+    from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
+
+    with output(json_) as out:
+        with progress_bar() as show:
+            summary = run(job, progress=show)
+        print_summary(summary, job, out.console)
+        out.finish(summary_facts(summary))
+    for failure in summary.failures:
+        say(f"failed: {failure}")
+    if not summary.complete:
+        say("incomplete: run the same command again to continue")
+        raise typer.Exit(Exit.INCOMPLETE)
+    allowed = settings.limits.max_error_rate * summary.rows_in
+    if summary.rows_error > allowed:
+        say(f"{summary.rows_error} rows in error, more than the {allowed:.0f} that limits.max_error_rate allows")
+        raise typer.Exit(Exit.TOO_MANY_ERRORS)
+
+
+if __name__ == "__main__":
+    run_alone(extract)

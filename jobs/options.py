@@ -1,0 +1,32 @@
+"""Command-line options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="YAML of the job.", show_default=False)]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", help="File, folder, glob or URI; may be repeated. Wins over the configuration's."),
+]
+OutputFolder = Annotated[
+    str | None, typer.Option("--output", "-o", help="Local folder or URI. Wins over the configuration's.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first so many rows.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY.KEY=VALUE", help="Override a key of the configuration; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout; the rest on stderr.")]
+Dataset = Annotated[Path, typer.Option("--dataset", "-d", help="Benchmark file (JSON lines).", show_default=False)]
+Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)]
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", help="Name of conf/models.yaml, directory, GGUF file or hub id.")
+]
+LayoutName = Annotated[str, typer.Option("--layout", help="gaps | branches")]
+VisibilityName = Annotated[str, typer.Option("--visibility", help="isolated | causal")]
+ValueTokens = Annotated[int, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]

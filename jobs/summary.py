@@ -1,0 +1,105 @@
+"""How an extraction ended, for people (tables) and for programs (one JSON object)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.job import JobSpec, RunSummary
+from pipeline.reader import CatalogReader
+from pipeline.storage import Storage
+
+FIRST_ROWS = 8
+_TEXT_WIDTH = 44
+
+
+def summary_facts(summary: RunSummary) -> dict[str, Any]:
+    """The object that `hpd extract --json` ends with; `values` is the sum, `values_per_attribute` its parts."""
+    facts = summary.as_dict()
+    return facts | {"values": sum(summary.values.values()), "values_per_attribute": dict(summary.values)}
+
+
+def print_summary(summary: RunSummary, job: JobSpec, console: Console) -> None:
+    """The figures of a run, the values found per attribute, and the first rows of its output."""
+    rows = first_rows(summary.output, job, FIRST_ROWS)
+    if rows:
+        console.print(row_table(rows, job))
+    console.print(value_table(summary.values))
+    console.print(figures(summary, job.price_per_hour))
+
+
+def figures(summary: RunSummary, price_per_hour: float) -> Table:
+    table = Table(title="complete" if summary.complete else "INCOMPLETE", show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    price = (
+        f"at {price_per_hour:.2f} dollars an hour, an assumption to set under `price`"
+        if price_per_hour
+        else "no price is set"
+    )
+    for name, value in (
+        ("rows in", f"{summary.rows_in:,} = {summary.rows_ok:,} ok + {summary.rows_error:,} in error"),
+        ("values found", f"{sum(summary.values.values()):,}"),
+        ("documents per second", f"{summary.docs_per_second:.2f}"),
+        ("slots per step", f"{summary.slots_per_step:.1f}"),
+        ("tokens per step", f"{summary.tokens_per_step:.1f}"),
+        ("model calls of this run", f"{summary.model_calls:,}"),
+        ("dollars per 1,000 products", f"{summary.dollars_per_1000:.4f} ({price})"),
+        ("units, seconds", f"{summary.units:,} units, {summary.seconds:.1f} s"),
+        ("output", summary.output),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def value_table(values: Mapping[str, int]) -> Table:
+    table = Table(title="values found per attribute column", title_justify="left")
+    table.add_column("column")
+    table.add_column("values", justify="right")
+    for column, count in values.items():
+        table.add_row(column, f"{count:,}")
+    return table
+
+
+def row_table(rows: Sequence[Mapping[str, Any]], job: JobSpec) -> Table:
+    """Each row's text as the template begins it, its status, and what was found."""
+    names = {column: attribute.name for column, attribute in job.attributes().items()}
+    table = Table(title=f"first {len(rows)} rows", title_justify="left")
+    table.add_column("text", overflow="ellipsis", no_wrap=True, max_width=_TEXT_WIDTH)
+    table.add_column("status", no_wrap=True)
+    table.add_column("values", overflow="fold")
+    for row in rows:
+        found = [f"{name}: {row[column]}" for column, name in names.items() if row.get(column) is not None]
+        found += [f"{name}: {value} (extra)" for name, value in row.get("hpd_extra") or []]
+        table.add_row(
+            _headline(row, job),
+            str(row["hpd_status"]),
+            "\n".join(found) or str(row["hpd_error"] or ""),
+            end_section=True,
+        )
+    return table
+
+
+def first_rows(output: str, job: JobSpec, count: int) -> list[dict[str, Any]]:
+    """The first committed rows, by name of their files; none where nothing is committed."""
+    storage = Storage(job.output_storage)
+    folder = f"{output.rstrip('/')}/data"
+    rows: list[dict[str, Any]] = []
+    for name in storage.names(folder):
+        if len(rows) >= count:
+            break
+        with storage.open(f"{folder}/{name}") as file, pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=count - len(rows)):
+                rows += batch.to_pylist()
+                break
+    return rows
+
+
+def _headline(row: Mapping[str, Any], job: JobSpec) -> str:
+    columns = job.reader.template.columns if isinstance(job.reader, CatalogReader) else ()
+    kept = next((row[column] for column in columns if row.get(column)), "")
+    return " ".join(str(kept).split())

@@ -1,0 +1,141 @@
+"""The stateful actor, and the pipeline's only door to torch: loads the decoder once, decodes unit after unit."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from hpd_core.prompt import EncodedDocument
+from hpd_core.rows import Extraction
+from hpd_core.settings import DecoderSpec
+from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, unit_of
+from pipeline.job import Decoder, DecoderFactory
+from pipeline.metrics import count
+from pipeline.output import OutputColumns
+from pipeline.pack import decode_items
+from pipeline.tokenize import ENCODED_COLUMNS, FAULT, from_columns
+from pipeline.units import Unit
+
+_LEDGER_SECONDS = 5.0
+_DEAD_DEVICE = 13  # exit code of an actor whose CUDA context is lost
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DecodeStage:
+    """What an actor needs to know.
+
+    threads: torch threads. deadline_seconds: of one call of the decoder; loading has none.
+    """
+
+    decoder: DecoderSpec
+    columns: OutputColumns
+    device: str
+    threads: int
+    pack_documents: int
+    deadline_seconds: float
+    factory: DecoderFactory | None = None
+
+
+class DecodeActor:
+    """Encoded block -> the same rows with the output columns. `ledger` is a Ray handle of `pipeline.ledger.Ledger`."""
+
+    def __init__(self, stage: DecodeStage, ledger: Any = None) -> None:
+        self._stage = stage
+        self._ledger = ledger
+        # Loaded with the first unit: an actor that dies in its constructor would be restarted without end.
+        self._decoder: Decoder | None = None
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        if failure(block):
+            return block
+        unit = unit_of(block)
+        try:
+            if self._decoder is None and block.column(FAULT).null_count:
+                make = self._stage.factory or load
+                self._decoder = make(self._stage.decoder, self._stage.device, self._stage.threads)
+        except Exception as e:
+            log.exception("the decoder cannot be loaded")
+            return failed(unit, FailureKind.LOAD, f"the decoder cannot be loaded: {explain(e)}")
+        return checked(FailureKind.DECODE, unit, block, self._run)
+
+    def _run(self, unit: Unit, block: pa.Table) -> pa.Table:
+        started, attempt = time.perf_counter(), secrets.token_hex(4)
+
+        def decode(documents: Sequence[EncodedDocument]) -> Extraction:
+            self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents))
+            assert self._decoder is not None
+            with deadline(self._stage.deadline_seconds), living_device():
+                return self._decoder.extract_encoded(documents)
+
+        self._tell("spend", unit.name, attempt, 0)
+        rows, counts = decode_items(decode, from_columns(block), self._stage.pack_documents)
+        self._tell("finish", unit.name, attempt)
+        metrics = count(rows, counts, self._stage.columns)
+        metrics.seconds["decode"] = time.perf_counter() - started
+        out = block.drop_columns(list(ENCODED_COLUMNS))
+        for name, column in zip(self._stage.columns.fields(), self._stage.columns.build(rows), strict=True):
+            out = out.append_column(name, column)
+        return out.append_column(METRICS, constant(metrics.to_json(), unit.rows))
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        """Waits for the ledger, so that what is told just before this process dies is not lost with it; a ledger that
+        does not answer is not told anything more."""
+        if self._ledger is None:
+            return
+        try:
+            ray.get(getattr(self._ledger, method).remote(*arguments), timeout=_LEDGER_SECONDS)
+        except Exception:
+            log.warning("the ledger of attempts is gone", exc_info=True)
+            self._ledger = None
+
+
+def load(spec: DecoderSpec, device: str, threads: int) -> Decoder:
+    """The real decoder."""
+    # Spinning OpenMP threads and the tokenisation tasks of the same machine starve each other (measured on 2 cores: 2x
+    # and more); read once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from hpd_core.extractor import HyperParallelDecoder
+
+    return HyperParallelDecoder.from_spec(spec, device=device, threads=threads)
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Ends this process when the body takes longer: a C thread does it, which a stuck interpreter cannot stop."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def living_device() -> Iterator[None]:
+    """Ends this process, so that Ray replaces the actor, when an error has made its CUDA context useless; after an
+    out-of-memory error, which leaves it usable, gives the cached memory back first."""
+    try:
+        yield
+    except Exception as e:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise
+        if isinstance(e, torch.OutOfMemoryError):
+            torch.cuda.empty_cache()
+        elif isinstance(e, torch.AcceleratorError) or "CUDA error" in str(e):
+            log.exception("the device is lost; ending the actor")
+            logging.shutdown()
+            os._exit(_DEAD_DEVICE)
+        raise

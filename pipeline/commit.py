@@ -1,0 +1,149 @@
+"""A decoded block -> one committed data object and its manifest. Whole, first wins, adopted when it was half done.
+
+The data object comes first, its manifest second, both created only where nothing of that name is. A worker that is
+slow, repeated or outlives its driver can therefore add nothing and change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.block import (
+    INTERNAL_COLUMNS,
+    METRICS,
+    BlockError,
+    Failure,
+    FailureKind,
+    explain,
+    failure,
+    first_text,
+    unit_of,
+)
+from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.metrics import Metrics
+from pipeline.storage import StorageError
+from pipeline.units import Unit
+
+_FACTS = "hpd"  # key of the unit's facts in the footer of a data object
+_RECEIPT = "receipt"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """How one unit ended: a record where it is committed, else a failure. fresh: this call made the record."""
+
+    unit: Unit
+    record: UnitRecord | None = None
+    failure: Failure | None = None
+    fresh: bool = False
+
+    def to_block(self) -> pa.Table:
+        facts = {
+            "unit": self.unit.to_json(),
+            "record": self.record.to_json() if self.record else None,
+            "failure": [self.failure.kind, self.failure.reason] if self.failure else None,
+            "fresh": self.fresh,
+        }
+        return pa.table({_RECEIPT: [json.dumps(facts)]})
+
+    @classmethod
+    def from_block(cls, block: pa.Table) -> list[Receipt]:
+        return [cls._from_json(text) for text in block.column(_RECEIPT).to_pylist()]
+
+    @classmethod
+    def _from_json(cls, text: str) -> Receipt:
+        facts = json.loads(text)
+        kind_and_reason = facts["failure"]
+        return cls(
+            Unit.from_json(facts["unit"]),
+            UnitRecord.from_json(facts["record"]) if facts["record"] else None,
+            Failure(FailureKind(kind_and_reason[0]), kind_and_reason[1]) if kind_and_reason else None,
+            facts["fresh"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStage:
+    """Decoded block -> one-row receipt. `schema` is the schema of every output file."""
+
+    output: OutputFolder
+    schema: pa.Schema = field(repr=False)
+    fingerprint: str
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        unit = unit_of(block)
+        known = failure(block)
+        if known:
+            return Receipt(unit, failure=known).to_block()
+        try:
+            return self._run(unit, block).to_block()
+        except Exception as e:
+            return Receipt(unit, failure=Failure(FailureKind.COMMIT, explain(e))).to_block()
+
+    def _run(self, unit: Unit, block: pa.Table) -> Receipt:
+        metrics = Metrics.from_json(first_text(block.column(METRICS)))
+        table = block.drop_columns(list(INTERNAL_COLUMNS))
+        kept = table.select([name for name in table.column_names if name in self.schema.names])
+        return commit(self.output, unit, kept, metrics, schema=self.schema, fingerprint=self.fingerprint)
+
+
+def commit(
+    output: OutputFolder, unit: Unit, table: pa.Table, metrics: Metrics, *, schema: pa.Schema, fingerprint: str
+) -> Receipt:
+    """Commits the rows of `unit`, or finds that somebody has.
+
+    Raises `BlockError` where the table is not the unit's rows under `schema`, `StorageError` where it cannot be stored.
+    """
+    if table.schema != schema:
+        raise BlockError(f"{unit}: the output has columns {table.schema}, not the job's {schema}")
+    if table.num_rows != unit.rows or metrics.rows_in != unit.rows:
+        raise BlockError(f"{unit}: {table.num_rows} rows, {metrics.rows_in} of them counted, for {unit.rows}")
+    started = time.perf_counter()
+    name = unit.object_name(fingerprint)
+    facts = {"unit": json.loads(unit.to_json()), "fingerprint": fingerprint, "metrics": metrics.as_dict()}
+    data = to_parquet(table, json.dumps(facts))
+    if not output.storage.create(output.data(name), data):
+        existing = output.read_record(name)
+        if existing is not None:
+            return Receipt(unit, existing)
+        data = output.storage.read(output.data(name)) or b""
+        metrics = adopted(data, unit, schema, fingerprint, output.data(name))
+    metrics.seconds["commit"] = time.perf_counter() - started
+    record = UnitRecord(unit, name, fingerprint, len(data), hashlib.sha256(data).hexdigest(), metrics)
+    if output.storage.create(output.record(name), record.to_json().encode()):
+        return Receipt(unit, record, fresh=True)
+    return Receipt(unit, output.read_record(name) or record)
+
+
+def to_parquet(table: pa.Table, facts: str) -> bytes:
+    """One row group per unit; the facts of the unit stand in the footer too, so that an object explains itself."""
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+        writer.add_key_value_metadata({_FACTS: facts})
+    return sink.getvalue()
+
+
+def adopted(data: bytes, unit: Unit, schema: pa.Schema, fingerprint: str, uri: str) -> Metrics:
+    """Metrics out of the footer of an object that was written by a worker that died before its manifest.
+
+    Raises `StorageError` unless the object is this unit's, whole and readable.
+    """
+    try:
+        table = pq.read_table(io.BytesIO(data))
+        facts = json.loads(pq.read_metadata(io.BytesIO(data)).metadata[_FACTS.encode()])
+        there = Unit.from_json(json.dumps(facts["unit"]))
+        same = there.key == unit.key and facts["fingerprint"] == fingerprint
+        metrics = Metrics.from_dict(facts["metrics"])
+    except Exception as e:
+        raise StorageError(f"{uri} exists without a manifest and cannot be read: {explain(e)}") from e
+    if not same or table.num_rows != unit.rows or not table.schema.equals(schema):
+        raise StorageError(f"{uri} exists without a manifest and is not the output of {unit}")
+    return metrics

@@ -1,0 +1,128 @@
+"""A checked configuration -> the `JobSpec` that `pipeline.run.run` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpd_core.schema import Attribute, Schema, SchemaError
+from hpd_core.settings import DecoderSpec
+from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
+from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemasConfig
+from pipeline.job import JobSpec, OutputOptions
+from pipeline.prices import machine_prices
+from pipeline.reader import CatalogReader
+from pipeline.text import TextTemplate
+
+
+def compose(
+    config: JobConfig,
+    origin: str | Path,
+    *,
+    inputs: Sequence[str] = (),
+    output: str | None = None,
+    limit: int | None = None,
+) -> JobSpec:
+    """The job of `config`, read from the file `origin`, to which schema files are relative.
+
+    inputs, output and limit win over the configuration's. Raises `ConfigError` naming the file and the key.
+    """
+    given = [config.input.path] if isinstance(config.input.path, str) else config.input.path or []
+    paths = tuple(inputs or given)
+    target = output or config.output.path
+    if not paths:
+        raise ConfigError(f"{origin}: input.path: no input; set it or give --input")
+    if not target:
+        raise ConfigError(f"{origin}: output.path: no output; set it or give --output")
+    try:
+        reader = catalog_reader(config, origin)
+        keep = config.output.keep
+        run = config.run.model_dump()
+        return JobSpec(
+            inputs=paths,
+            output=target,
+            decoder=DecoderSpec(config.model, config.decode, config.prompt),
+            reader=reader,
+            schemas=_distinct([*reader.schemas.values(), *([reader.default] if reader.default else [])]),
+            input_storage=config.input.storage,
+            output_storage=config.output.storage,
+            units=config.units,
+            pool=config.pool,
+            output_options=OutputOptions(
+                columns=None if keep is None else tuple(keep),
+                confidence=config.output.confidence,
+                statuses=config.output.statuses,
+                raw=config.output.raw,
+            ),
+            limit=limit if limit is not None else config.input.limit,
+            price_per_hour=price_per_hour(config.price, origin),
+            config=config.public(),
+            **run,
+        )
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from error
+
+
+def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
+    """The row reader of a configuration. Raises `ConfigError` for its schemas, ValueError for its template."""
+    named = load_schemas(config.schemas, origin)
+    by_category: dict[str, Schema] = {}
+    for name, (schema, categories) in named.items():
+        for category in categories or [name]:
+            if category in by_category:
+                other = by_category[category].name
+                raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")
+            by_category[category] = schema
+    default = config.schemas.default
+    if default is not None and default not in named:
+        raise ConfigError(f"{origin}: schemas.default: {unknown_key(default, list(named)).replace('key', 'schema', 1)}")
+    return CatalogReader(
+        template=TextTemplate(config.text.template),
+        schemas=by_category if config.text.category_column else {},
+        default=named[default][0] if default is not None else None,
+        category_column=config.text.category_column,
+        attributes_column=config.text.attributes_column,
+    )
+
+
+def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[Schema, list[str]]]:
+    """{name: (schema, categories)}, those of the file first. Raises `ConfigError` naming file, schema and attribute."""
+    parts: list[tuple[str, dict[str, SchemaConfig]]] = []
+    if config.file:
+        path = Path(origin).parent / config.file
+        tree = {"file": None, "define": read_mapping(path)}
+        parts.append((str(path), checked(SchemasConfig, tree, str(path)).define))
+    parts.append((f"{origin}: schemas.define", config.define))
+    schemas: dict[str, tuple[Schema, list[str]]] = {}
+    for where, entries in parts:
+        for name, entry in entries.items():
+            if name in schemas:
+                raise ConfigError(f"{where}: schema {name!r} is declared twice")
+            try:
+                attributes = tuple(Attribute(**a.model_dump() | {"values": tuple(a.values)}) for a in entry.attributes)
+                schemas[name] = Schema(name, attributes), entry.categories
+            except SchemaError as error:
+                raise ConfigError(f"{where}: {'' if name in str(error) else name + ': '}{error}") from error
+    if not schemas:
+        raise ConfigError(f"{origin}: schemas: no schema; give a file or define one")
+    return schemas
+
+
+def price_per_hour(price: PriceConfig, origin: str | Path) -> float:
+    """Dollars per hour of all machines; nothing where no price is set."""
+    if price.dollars_per_hour is not None:
+        return price.dollars_per_hour * price.machines
+    if price.machine is None:
+        return 0.0
+    known = machine_prices()
+    if price.machine not in known:
+        raise ConfigError(
+            f"{origin}: price.machine: {unknown_key(price.machine, list(known)).replace('key', 'machine', 1)}"
+        )
+    return known[price.machine].dollars_per_hour * price.machines
+
+
+def _distinct(schemas: Sequence[Schema]) -> tuple[Schema, ...]:
+    return tuple({schema.name: schema for schema in schemas}.values())

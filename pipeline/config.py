@@ -1,0 +1,193 @@
+"""The YAML of a job as typed, checked data; compose.py makes a job of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from hpd_core.schema import ValueType
+from hpd_core.settings import DecodeSettings, ModelSpec, PromptTemplate
+from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
+from pipeline.job import Pool, UnitCaps
+from pipeline.models import DEFAULT_MODEL, model_spec
+from pipeline.shipped import YamlError, parse_yaml
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _only_fields_of(kind: type) -> BeforeValidator:
+    """Refuses keys that the dataclass `kind` lacks: pydantic itself would drop them in silence."""
+    known = [f.name for f in fields(kind)]
+
+    def check(value: Any) -> Any:
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in known:
+                raise PydanticCustomError(
+                    "unknown_key", "{text}", {"text": unknown_key(str(key), known), "key": str(key)}
+                )
+        return value
+
+    return BeforeValidator(check)
+
+
+class InputConfig(_Section):
+    """path: file, folder or glob, local or a URI, or a list of them. storage: fsspec options, written nowhere."""
+
+    path: str | list[str] | None = None
+    limit: int | None = None
+    storage: dict[str, Any] = Field(default_factory=dict)
+
+
+class OutputConfig(_Section):
+    """path: local folder or URI. keep: input columns to keep, all by default. The rest: pipeline.job.OutputOptions."""
+
+    path: str | None = None
+    keep: list[str] | None = None
+    confidence: bool = False
+    statuses: bool = False
+    raw: bool = False
+    storage: dict[str, Any] = Field(default_factory=dict)
+
+
+class TextConfig(_Section):
+    """template: see pipeline.text. The columns: see pipeline.reader.CatalogReader."""
+
+    template: str
+    category_column: str | None = None
+    attributes_column: str | None = None
+
+
+class AttributeConfig(_Section):
+    """See hpd_core.schema.Attribute; a bare text in YAML is an open attribute of that name."""
+
+    name: str
+    description: str = ""
+    values: list[str] = Field(default_factory=list)
+    type: ValueType = ValueType.STRING
+    column: str = ""
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class SchemaConfig(_Section):
+    """categories: values of the category column that ask this schema; its own name where none is given."""
+
+    categories: list[str] = Field(default_factory=list)
+    attributes: list[Annotated[AttributeConfig, BeforeValidator(_named)]]
+
+
+class SchemasConfig(_Section):
+    """file: YAML of {name: schema}, its path relative to the job's file. define: more of them. default: a name."""
+
+    file: str | None = None
+    define: dict[str, SchemaConfig] = Field(default_factory=dict)
+    default: str | None = None
+
+
+class RunConfig(_Section):
+    """See the fields of pipeline.job.JobSpec with these names."""
+
+    pack_documents: int = 512
+    pack_deadline_seconds: float = 1800.0
+    max_rounds: int = 3
+    on_bad_file: str = "fail"
+    allow_mixed: bool = False
+    budget_seconds: float | None = None
+    ray_address: str | None = None
+    num_cpus: int | None = None
+
+
+class LimitsConfig(_Section):
+    """max_error_rate: share of rows that may end in error before `hpd extract` exits with 3."""
+
+    max_error_rate: float = Field(default=0.05, ge=0, le=1)
+
+
+class PriceConfig(_Section):
+    """machine: a name of conf/prices.yaml. dollars_per_hour: what one really costs you. machines: how many run."""
+
+    machine: str | None = None
+    dollars_per_hour: float | None = Field(default=None, ge=0)
+    machines: float = Field(default=1, gt=0)
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, str):
+        return model_spec(value)
+    if isinstance(value, Mapping) and "name" in value and "source" not in value:
+        return replace(model_spec(value["name"]), **{key: v for key, v in value.items() if key != "name"})
+    return value
+
+
+class JobConfig(_Section):
+    """A whole job.
+
+    model: a name of conf/models.yaml, a directory, a GGUF file or a hub id; or the fields of ModelSpec, where a `name`
+    without a `source` fills in the rest.
+    """
+
+    text: TextConfig
+    schemas: SchemasConfig
+    input: InputConfig = InputConfig()
+    output: OutputConfig = OutputConfig()
+    model: Annotated[ModelSpec, BeforeValidator(_model), _only_fields_of(ModelSpec)] = Field(
+        default=DEFAULT_MODEL, validate_default=True
+    )
+    prompt: Annotated[PromptTemplate, _only_fields_of(PromptTemplate)] = PromptTemplate()
+    decode: Annotated[DecodeSettings, _only_fields_of(DecodeSettings)] = DecodeSettings()
+    pool: Annotated[Pool, _only_fields_of(Pool)] = Pool()
+    units: Annotated[UnitCaps, _only_fields_of(UnitCaps)] = UnitCaps()
+    run: RunConfig = RunConfig()
+    limits: LimitsConfig = LimitsConfig()
+    price: PriceConfig = PriceConfig()
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able, without the storage options, which may hold secrets."""
+        return self.model_dump(mode="json", exclude={"input": {"storage"}, "output": {"storage"}})
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """Reads a job's YAML with `key.key=value` overrides (values are YAML) laid over it. Raises `ConfigError`."""
+    tree = read_mapping(path)
+    _spell_out_model(tree)
+    given: dict[tuple[str, ...], str] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        steps = tuple(key.strip().split("."))
+        if not equals or not all(steps):
+            raise ConfigError(f"--set {override}: must be written key.key=value")
+        try:
+            # A template is no YAML unless it is quoted, and nothing else begins like one.
+            is_template = value.lstrip().startswith(("{{", "{%"))
+            _put(tree, steps, value if is_template else parse_yaml(value, f"--set {override}"))
+        except YamlError as error:
+            raise ConfigError(str(error)) from error
+        except TypeError:
+            raise ConfigError(f"--set {override}: {'.'.join(steps[:-1])} is no section of keys") from None
+        _spell_out_model(tree)
+        given[steps] = f"--set {override}"
+    return checked(JobConfig, tree, str(path), given)
+
+
+def _spell_out_model(tree: dict[str, Any]) -> None:
+    """`model: x` becomes `model: {name: x}`, so that `--set model.dtype=…` keeps the name."""
+    model = tree.setdefault("model", DEFAULT_MODEL)
+    if isinstance(model, str):
+        tree["model"] = {"name": model}
+
+
+def _put(tree: dict[str, Any], steps: Sequence[str], value: Any) -> None:
+    for step in steps[:-1]:
+        tree = tree.setdefault(step, {})
+        if not isinstance(tree, dict):
+            raise TypeError(step)
+    tree[steps[-1]] = value

@@ -1,0 +1,136 @@
+"""Streams units in rounds until none is left, and keeps people informed. Needs Ray: imported where there is work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from pipeline.actor import DecodeStage
+from pipeline.commit import CommitStage, Receipt
+from pipeline.exports import Exports
+from pipeline.job import JobSpec, Progress
+from pipeline.ledger import wasted
+from pipeline.manifest import UnitRecord
+from pipeline.metrics import total
+from pipeline.prepare import Prepared
+from pipeline.rounds import Rounds, Work
+from pipeline.stream import Stages, cluster, read_ledger, receipts, start_ledger
+from pipeline.tokenize import TokenizeStage
+from pipeline.units import Unit
+
+
+def stages(prepared: Prepared, fingerprint: str) -> Stages:
+    job = prepared.job
+    return Stages(
+        source=prepared.source,
+        tokenize=TokenizeStage(prepared.plan.schema, job.reader, job.decoder, job.encoder_factory),
+        decode=DecodeStage(
+            decoder=job.decoder,
+            columns=prepared.columns,
+            device=job.pool.device,
+            threads=job.pool.threads,
+            pack_documents=job.pack_documents,
+            deadline_seconds=job.pack_deadline_seconds,
+            factory=job.decoder_factory,
+        ),
+        commit=CommitStage(prepared.output, prepared.schema, fingerprint),
+        pool=job.pool,
+    )
+
+
+def drive(
+    prepared: Prepared,
+    fingerprint: str,
+    units: Sequence[Unit],
+    kept: Sequence[UnitRecord],
+    started: float,
+    progress: Callable[[Progress], None] | None,
+    work: Work,
+) -> None:
+    """Commits what can be committed of `units` (all with rows) and writes what happened into `work`.
+
+    kept: what earlier runs committed, for the progress. started: `time.monotonic()` of the run's start.
+    """
+    job = prepared.job
+    rounds = Rounds(list(units), job.max_rounds)
+    with cluster(job.ray_address, job.num_cpus, job.pool):
+        report = _Report(prepared, [*kept, *work.committed], started, progress)
+        report("running")
+        begun_at, ledger = time.monotonic(), start_ledger()
+        while rounds.waiting and not _spent(job, started):
+            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, started)}
+            stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
+            for unit in [u for u in rounds.waiting if u not in ended]:
+                lost = _lost_receipt(prepared, unit, fingerprint)
+                if lost is not None:
+                    ended[unit] = lost
+            committed = {unit: r.record for unit, r in ended.items() if r.record is not None}
+            failures = {unit: r.failure for unit, r in ended.items() if r.failure is not None}
+            work.committed += committed.values()
+            work.fresh += [record for unit, record in committed.items() if ended[unit].fresh]
+            attempts = read_ledger(ledger)
+            work.waste = None if attempts is None else wasted(attempts)
+            work.rounds += 1
+            if stopped:
+                break  # a unit without a receipt was not tried, which is no reason to halve it
+            rounds.after(committed, failures, None if attempts is None else set(attempts))
+        work.seconds = time.monotonic() - begun_at
+    work.given_up = rounds.given_up
+
+
+def _round(
+    rounds: Rounds, prepared: Prepared, fingerprint: str, ledger: object, report: _Report, started: float
+) -> Iterable[Receipt]:
+    """Receipts of one round, until the budget is spent."""
+    for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
+        report.take(receipt, rounds.number)
+        yield receipt
+        if _spent(prepared.job, started):
+            return
+
+
+def _lost_receipt(prepared: Prepared, unit: Unit, fingerprint: str) -> Receipt | None:
+    """The receipt of a unit that was committed by a worker that died before it could say so."""
+    record = prepared.output.read_record(unit.object_name(fingerprint))
+    return None if record is None else Receipt(unit, record, fresh=True)
+
+
+def _spent(job: JobSpec, started: float) -> bool:
+    return job.budget_seconds is not None and time.monotonic() - started >= job.budget_seconds
+
+
+class _Report:
+    """Turns receipts into `Progress` and into Ray's metrics."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        kept: Sequence[UnitRecord],
+        started: float,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        metrics = total(record.metrics for record in kept)
+        self._units, self._rows, self._errors = len(kept), metrics.rows_in, metrics.rows_error
+        self._units_total, self._rows_total = len(prepared.plan.units), prepared.plan.rows
+        self._started, self._progress = started, progress
+        self._round = 0
+        self._exports = Exports()
+
+    def take(self, receipt: Receipt, number: int) -> None:
+        self._round = number
+        if receipt.record is not None:
+            self._units += 1
+            self._rows += receipt.record.metrics.rows_in
+            self._errors += receipt.record.metrics.rows_error
+            if receipt.fresh:
+                self._exports.add(receipt.record.metrics)
+        failure = receipt.failure
+        self(f"{receipt.unit}: {failure.kind.value}: {failure.reason}" if failure else str(receipt.unit))
+
+    def __call__(self, message: str) -> None:
+        if self._progress is not None:
+            # Halved units may outnumber the planned ones.
+            total_units = max(self._units, self._units_total)
+            seconds = time.monotonic() - self._started
+            units, rows = (self._units, total_units), (self._rows, self._rows_total)
+            self._progress(Progress(*units, *rows, self._errors, seconds, self._round, message))

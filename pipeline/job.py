@@ -1,0 +1,265 @@
+"""What a job is, as plain frozen data: the one thing `run()` takes. Nothing here knows YAML, Ray, torch or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from hpd_core.rows import Extraction, RowStatus
+from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import DecoderSpec
+
+
+class JobError(ValueError):
+    """A job that cannot be started as it is described: configuration, input, schema or a pool that does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """A row that is not decoded, and why. `status` is `no_text` or `error`."""
+
+    status: RowStatus
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.status.is_ok:
+            raise ValueError(f"a fault cannot have the status {self.status.value!r}")
+
+
+class RowReader(Protocol):
+    """Turns input rows into documents. Must be picklable; runs inside tokenisation tasks."""
+
+    def documents(self, table: pa.Table) -> Sequence[Document | RowFault]:
+        """One `Document` or `RowFault` per row of `table`, in order. May not raise on what a row holds."""
+        ...
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raises `ValueError` naming the column that the template needs and the unified input `schema` lacks."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """JSON-able facts that decide which text and schema a row gets; part of the job's fingerprint."""
+        ...
+
+
+class Encoder(Protocol):
+    """What tokenisation needs of `hpd_core.prompt.PromptEncoder`. `encode` gives what has `ids`, `schema` and `cut`."""
+
+    def encode(self, document: Document) -> Any: ...
+
+
+class Decoder(Protocol):
+    """What an actor needs of `hpd_core.extractor.HyperParallelDecoder` and of the baselines."""
+
+    def extract_encoded(self, documents: Sequence[Any]) -> Extraction: ...
+
+
+EncoderFactory = Callable[[DecoderSpec], Encoder]
+#: (spec, device, threads) -> decoder. Called once in each actor's life, inside the actor.
+DecoderFactory = Callable[[DecoderSpec, str, int], Decoder]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCaps:
+    """Upper bounds of one unit, the piece of work that is committed whole.
+
+    rows: at most this many rows.
+    bytes: uncompressed bytes of those rows, as the Parquet footer gives them.
+    seconds: expected time of an actor on it, with `documents_per_second`.
+    documents_per_second: expected rate of one actor; only used to turn `seconds` into rows.
+    """
+
+    rows: int = 10_000
+    bytes: int = 64 * 2**20
+    seconds: float = 600.0
+    documents_per_second: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.bytes < 1 or self.seconds <= 0 or self.documents_per_second <= 0:
+            raise JobError(f"unit caps must be positive: {self}")
+
+    @property
+    def max_rows(self) -> int:
+        """Rows allowed by the caps in rows and in expected time."""
+        return max(1, min(self.rows, int(self.seconds * self.documents_per_second)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Actors and what each takes. None of this is in the fingerprint, `threads` apart (see `run.resolve`).
+
+    min_size, max_size: bounds of the actor pool.
+    cpus, gpus: Ray resources of one actor.
+    threads: torch threads of one actor; 0 means as many as its CPUs.
+    device: `auto` | `cpu` | `cuda`.
+    max_retries: further tries of a unit whose actor died, before the unit is halved.
+    read_cpus, commit_cpus: Ray CPUs of one read-and-tokenise task and of one commit task.
+    """
+
+    min_size: int = 1
+    max_size: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+    threads: int = 0
+    device: str = "auto"
+    max_retries: int = 2
+    read_cpus: float = 0.5
+    commit_cpus: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_size <= self.max_size:
+            raise JobError(f"pool size {self.min_size}..{self.max_size}: must be 1 <= min_size <= max_size")
+        if self.cpus <= 0 or self.gpus < 0 or self.threads < 0 or self.max_retries < 0:
+            raise JobError(f"pool: cpus must be positive, gpus, threads and max_retries not negative: {self}")
+        if self.read_cpus <= 0 or self.commit_cpus <= 0:
+            raise JobError("pool: read_cpus and commit_cpus must be positive")
+        if len({self.read_cpus, self.cpus, self.commit_cpus}) < 3:
+            raise JobError(
+                f"pool: read_cpus {self.read_cpus}, cpus {self.cpus} and commit_cpus {self.commit_cpus} must differ: "
+                "Ray fuses stages whose requests agree"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Which columns the output has beside the attributes. Part of the fingerprint.
+
+    columns: input columns to keep; None keeps all of them.
+    confidence, statuses, raw: add `<column>__confidence`, `<column>__status`, `<column>__raw` for each attribute.
+    """
+
+    columns: tuple[str, ...] | None = None
+    confidence: bool = False
+    statuses: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """Everything `run()` needs.
+
+    inputs: URIs or local paths of files, folders or globs (`/data/x.parquet`, `s3://bucket/prefix/`, `x/*.parquet`).
+    output: URI or local path of the output folder.
+    decoder: model, prompt and decode settings; `model.dtype == "auto"` is resolved by `run()`.
+    reader: rows -> documents.
+    schemas: one per category. Two schemas may share an output column where its type agrees.
+    encoder_factory, decoder_factory: None means the real ones, `PromptEncoder` and `HyperParallelDecoder`.
+    decoder_name: name of the decoder in the fingerprint (`hpd`, `ar`, …).
+    input_storage, output_storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`,
+        `client_kwargs`, …). Never written anywhere.
+    limit: only the first so many rows of the plan; None means all. Outside the fingerprint: a larger one extends a run.
+    pack_documents: documents handed to the decoder in one call; a pack has one deadline.
+    pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
+    max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
+    on_bad_file: `fail` (the run ends incomplete) or `skip`; good files are processed in both cases.
+    allow_mixed: go on although the output was begun under another fingerprint (same columns needed).
+    budget_seconds: stop taking new results after so long; the run ends incomplete and can be resumed.
+    price_per_hour: of everything that runs, in dollars.
+    ray_address: of a running cluster; None starts one in this process with `num_cpus` (None: all CPUs of the machine).
+    config: the resolved configuration as JSON-able data without secrets, written to run.json; decides nothing.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    decoder: DecoderSpec
+    reader: RowReader
+    schemas: tuple[Schema, ...]
+    encoder_factory: EncoderFactory | None = None
+    decoder_factory: DecoderFactory | None = None
+    decoder_name: str = "hpd"
+    input_storage: Mapping[str, Any] = field(default_factory=dict)
+    output_storage: Mapping[str, Any] = field(default_factory=dict)
+    units: UnitCaps = UnitCaps()
+    pool: Pool = Pool()
+    output_options: OutputOptions = OutputOptions()
+    limit: int | None = None
+    pack_documents: int = 512
+    pack_deadline_seconds: float = 1800.0
+    max_rounds: int = 3
+    on_bad_file: str = "fail"
+    allow_mixed: bool = False
+    budget_seconds: float | None = None
+    price_per_hour: float = 0.0
+    ray_address: str | None = None
+    num_cpus: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "schemas", tuple(self.schemas))
+        if not self.inputs or not self.output or not self.schemas:
+            raise JobError("a job needs at least one input, an output and at least one schema")
+        if self.limit is not None and self.limit < 1:
+            raise JobError(f"limit {self.limit}: must be at least 1")
+        if self.pack_documents < 1 or self.pack_deadline_seconds <= 0 or self.max_rounds < 1:
+            raise JobError("pack_documents, pack_deadline_seconds and max_rounds must be positive")
+        if self.on_bad_file not in ("fail", "skip"):
+            raise JobError(f"on_bad_file {self.on_bad_file!r}: must be 'fail' or 'skip'")
+        if self.price_per_hour < 0 or (self.budget_seconds is not None and self.budget_seconds <= 0):
+            raise JobError("price_per_hour must not be negative and budget_seconds must be positive")
+        names = [s.name for s in self.schemas]
+        if len(set(names)) != len(names):
+            raise JobError(f"schema names repeat: {names}")
+
+    def attributes(self) -> dict[str, Attribute]:
+        """{output column: attribute} over all schemas, in order; raises `JobError` where two disagree on the type."""
+        found: dict[str, tuple[Attribute, str]] = {}
+        for schema in self.schemas:
+            for attribute in schema:
+                other, where = found.setdefault(attribute.column, (attribute, schema.name))
+                if other.type is not attribute.type:
+                    raise JobError(
+                        f"output column {attribute.column!r}: schema {where!r} declares {other.type.value}, "
+                        f"schema {schema.name!r} {attribute.type.value}"
+                    )
+        return {column: attribute for column, (attribute, _) in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, after each unit. Rows and units are those of the plan, earlier runs' included."""
+
+    units_done: int
+    units_total: int
+    rows_done: int
+    rows_total: int
+    rows_error: int
+    seconds: float
+    round: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended. Row counts and `values` are the whole committed output's, `model_calls` those of this run alone.
+
+    complete: every planned row is committed, and no bad file stands against it (see `on_bad_file`).
+    rows_in = rows_ok + rows_error.
+    values: found values by output column.
+    docs_per_second, dollars_per_1000: of the run that did the work (read from metrics.json where this one did none).
+    failures: units that stay uncommitted, and bad files, each one line with URI and reason.
+    """
+
+    complete: bool
+    output: str
+    rows_in: int
+    rows_ok: int
+    rows_error: int
+    values: Mapping[str, int]
+    model_calls: int
+    docs_per_second: float
+    tokens_per_step: float
+    slots_per_step: float
+    dollars_per_1000: float
+    units: int
+    seconds: float
+    failures: tuple[str, ...] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; the `metrics` are left out (they are in metrics.json)."""
+        facts = {name: getattr(self, name) for name in self.__slots__ if name != "metrics"}
+        return facts | {"values": dict(self.values), "failures": list(self.failures)}

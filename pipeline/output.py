@@ -1,0 +1,148 @@
+"""Decoded rows -> output columns, and the one schema that every output file has.
+
+OUTPUT_VERSION is part of the fingerprint: whoever changes a name, type or meaning here raises it (a test freezes them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+
+import pyarrow as pa
+
+from hpd_core.rows import Row, Value, ValueStatus
+from hpd_core.schema import Attribute, Schema, ValueType
+from pipeline.job import JobError, OutputOptions, RowFault
+
+OUTPUT_VERSION = 1
+
+_TYPES = {
+    ValueType.STRING: pa.string(),
+    ValueType.INTEGER: pa.int64(),
+    ValueType.NUMBER: pa.float64(),
+    ValueType.BOOLEAN: pa.bool_(),
+}
+_ROW_FIELDS = {
+    "hpd_status": pa.string(),
+    "hpd_error": pa.string(),
+    "hpd_schema": pa.string(),
+    "hpd_document_tokens": pa.int32(),
+    "hpd_generated_tokens": pa.int32(),
+    "hpd_values": pa.int32(),
+    "hpd_truncated": pa.int32(),
+    "hpd_extra": pa.map_(pa.string(), pa.string()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumns:
+    """Which columns decoding adds: one per attribute, those about the row, and the chosen details of each attribute.
+
+    attributes: {output column: attribute} over all schemas; a row whose schema lacks one has null there.
+    schemas: declared schemas by name; what a row asks beyond its own goes to `hpd_extra`.
+    """
+
+    attributes: Mapping[str, Attribute]
+    schemas: Mapping[str, Schema]
+    options: OutputOptions
+
+    def fields(self) -> list[pa.Field]:
+        """Output fields behind the input columns, in order."""
+        fields = [pa.field(column, _TYPES[a.type]) for column, a in self.attributes.items()]
+        fields += [pa.field(name, type_) for name, type_ in _ROW_FIELDS.items()]
+        return fields + [pa.field(f"{c}__{suffix}", t) for c in self.attributes for suffix, t in self._details()]
+
+    def described(self) -> dict[str, str]:
+        """{output column: what it is}; raises `JobError` where two of them share a name."""
+        named: dict[str, str] = {}
+        pairs = [(c, f"the attribute {a.name!r}") for c, a in self.attributes.items()]
+        pairs += [(name, f"the row column {name!r}") for name in _ROW_FIELDS]
+        pairs += [
+            (f"{c}__{suffix}", f"the {suffix} of the attribute {a.name!r}")
+            for c, a in self.attributes.items()
+            for suffix, _ in self._details()
+        ]
+        for name, what in pairs:
+            if name in named:
+                raise JobError(f"{named[name]} and {what} share the output column {name!r}: set another 'column'")
+            named[name] = what
+        return named
+
+    def build(self, rows: Sequence[Row | RowFault]) -> list[pa.Array]:
+        """Arrays in the order of `fields()`, one entry per row."""
+        answers = [self._by_column(row) if isinstance(row, Row) else ({}, {}) for row in rows]
+        columns: dict[str, list[object]] = {f.name: [] for f in self.fields()}
+        for row, (declared, extra) in zip(rows, answers, strict=True):
+            for name, value in _about(row, extra).items():
+                columns[name].append(value)
+            for column in self.attributes:
+                answer = declared.get(column)
+                columns[column].append(_storable(answer.value) if answer else None)
+                for suffix, _ in self._details():
+                    columns[f"{column}__{suffix}"].append(_detail(suffix, answer))
+        return [pa.array(columns[f.name], f.type) for f in self.fields()]
+
+    def _details(self) -> list[tuple[str, pa.DataType]]:
+        chosen = [
+            ("confidence", pa.float64(), self.options.confidence),
+            ("status", pa.string(), self.options.statuses),
+            ("raw", pa.string(), self.options.raw),
+        ]
+        return [(suffix, type_) for suffix, type_, wanted in chosen if wanted]
+
+    def column_of(self, schema: Schema, attribute: Attribute) -> str | None:
+        """Output column of an attribute that a row of `schema` asks; None for one its schema does not declare."""
+        return attribute.column if self.schemas[schema.name].declares(attribute.name) else None
+
+    def _by_column(self, row: Row) -> tuple[dict[str, Value], dict[str, Value]]:
+        """Values of declared attributes by output column, and the others' by attribute name."""
+        declared: dict[str, Value] = {}
+        extra: dict[str, Value] = {}
+        for attribute, value in zip(row.schema if row.values else (), row.values, strict=True):
+            column = self.column_of(row.schema, attribute)
+            if column is None:
+                extra[attribute.name] = value
+            else:
+                declared[column] = value
+        return declared, extra
+
+
+def output_schema(inputs: pa.Schema, columns: OutputColumns) -> pa.Schema:
+    """The kept input columns untouched, then what decoding adds."""
+    keep = columns.options.columns
+    missing = [name for name in keep or () if name not in inputs.names]
+    if missing:
+        raise JobError(f"output column {missing[0]!r} is to be kept, but the input has only {inputs.names}")
+    return pa.schema([f for f in inputs if keep is None or f.name in keep] + columns.fields())
+
+
+def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]:
+    if isinstance(row, RowFault):
+        return dict.fromkeys(_ROW_FIELDS) | {"hpd_status": row.status.value, "hpd_error": _storable(row.reason)}
+    known = {name: str(_storable(value.value)) for name, value in extra.items() if value.value is not None}
+    return {
+        "hpd_status": row.status.value,
+        "hpd_error": _storable(row.error),
+        "hpd_schema": row.schema.name,
+        "hpd_document_tokens": row.document_tokens,
+        "hpd_generated_tokens": sum(v.tokens for v in row.values) if row.status.is_ok else None,
+        "hpd_values": sum(v.status is ValueStatus.EXTRACTED for v in row.values) if row.status.is_ok else None,
+        "hpd_truncated": sum(v.status is ValueStatus.TRUNCATED for v in row.values) if row.status.is_ok else None,
+        "hpd_extra": list(known.items()) if row.status.is_ok else None,
+    }
+
+
+def _detail(suffix: str, answer: Value | None) -> object:
+    if answer is None:
+        return None
+    if suffix == "status":
+        return answer.status.value
+    if suffix == "raw":
+        return _storable(answer.raw)
+    return exp(answer.logprob) if isfinite(answer.logprob) else None
+
+
+def _storable(value: object) -> object:
+    """`value` as Arrow can hold it: a lone surrogate, which a model may write, becomes '?'."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

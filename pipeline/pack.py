@@ -1,0 +1,64 @@
+"""A unit's documents -> packs for the decoder, and what to do when a pack fails. Knows no model and no Arrow.
+
+The packs are a pure function of how many documents there are, so a rerun decodes in the same schedule.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from hpd_core.prompt import EncodedDocument
+from hpd_core.rows import Counts, Extraction, Row, RowStatus
+from pipeline.block import BlockError, explain
+from pipeline.job import RowFault
+
+Decode = Callable[[Sequence[EncodedDocument]], Extraction]
+
+
+def packs(documents: int, most: int) -> list[range]:
+    """Even, consecutive packs of at most `most` documents."""
+    pieces = -(-documents // most)
+    edges = [documents * i // pieces for i in range(pieces + 1)] if pieces else []
+    return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def decode_items(
+    decode: Decode, items: Sequence[EncodedDocument | RowFault], pack_documents: int
+) -> tuple[list[Row | RowFault], Counts]:
+    """One row per item, in order: faults as they are, documents through `decode` pack by pack."""
+    results: list[Row | RowFault | None] = [i if isinstance(i, RowFault) else None for i in items]
+    places = [n for n, item in enumerate(items) if isinstance(item, EncodedDocument)]
+    counts = Counts()
+    for pack in packs(len(places), pack_documents):
+        chosen = [places[i] for i in pack]
+        rows = _decode_pack(decode, [items[n] for n in chosen], counts)  # type: ignore[misc]
+        for n, row in zip(chosen, rows, strict=True):
+            results[n] = row
+    return [row for row in results if row is not None], counts
+
+
+def _decode_pack(decode: Decode, documents: list[EncodedDocument], counts: Counts) -> list[Row | RowFault]:
+    """Rows of one pack. A pack that raises (memory, a document the decoder cannot take) is halved, down to one
+    document, which becomes a row in error."""
+    try:
+        extraction = decode(documents)
+    except Exception as e:
+        if len(documents) == 1:
+            return [RowFault(RowStatus.ERROR, f"decoding: {explain(e)}")]
+        middle = len(documents) // 2
+    else:
+        _check(documents, extraction)
+        counts += extraction.counts
+        return list(extraction.rows)
+    # Outside the handler, so that the traceback does not keep the failed pack's tensors alive.
+    return _decode_pack(decode, documents[:middle], counts) + _decode_pack(decode, documents[middle:], counts)
+
+
+def _check(documents: Sequence[EncodedDocument], extraction: Extraction) -> None:
+    """A decoder that answers for other documents than it was given must fail the unit, not shift its rows."""
+    if len(extraction.rows) != len(documents):
+        raise BlockError(f"the decoder answered with {len(extraction.rows)} rows for {len(documents)} documents")
+    for number, (document, row) in enumerate(zip(documents, extraction.rows, strict=True)):
+        if row.schema != document.schema:
+            raise BlockError(f"the decoder answered document {number} for schema {row.schema.name!r}, another one's")

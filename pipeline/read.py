@@ -1,0 +1,96 @@
+"""Unit -> its rows as one Arrow table, and the Ray datasource with one read task per unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ray.data import Datasource, ReadTask
+from ray.data.block import BlockMetadata
+
+from pipeline.block import FailureKind, checked, failed, label
+from pipeline.storage import Storage
+from pipeline.units import Unit
+
+#: Rows decoded at once when the start of a unit is sought inside a row group; bounds memory, not the result.
+_STRIDE = 4096
+
+
+class UnitSource(Datasource):
+    """One read task, hence one block, per unit. The units are planned before; this only hands them out."""
+
+    def __init__(self, units: Sequence[Unit], storage: Storage) -> None:
+        super().__init__()
+        self._units = units
+        self._storage = storage
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return sum(unit.bytes for unit in self._units)
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        # Ray calls this several times, so nothing is read here, and a task captures no more than its own unit.
+        return [ReadTask(partial(_read_block, unit, self._storage), _metadata(unit)) for unit in self._units]
+
+
+def read_unit(unit: Unit, storage: Storage) -> pa.Table:
+    """The rows of `unit` under the file's own schema.
+
+    Raises where the object is not, or no longer after the read, the version that was planned.
+    """
+    _check_version(unit, storage)
+    with storage.open(unit.file.uri) as f, pq.ParquetFile(f, pre_buffer=True) as parquet:
+        parts = [_rows(parquet, *part) for part in _parts(parquet.metadata, unit)]
+        table = pa.concat_tables(parts or [parquet.schema_arrow.empty_table()])
+    _check_version(unit, storage)
+    return table
+
+
+def _read_block(unit: Unit, storage: Storage) -> Iterable[pa.Table]:
+    seed = failed(unit, FailureKind.READ, "not read")
+    yield checked(FailureKind.READ, unit, seed, lambda u, _: label(read_unit(u, storage), u))
+
+
+def _metadata(unit: Unit) -> BlockMetadata:
+    return BlockMetadata(
+        num_rows=unit.rows, size_bytes=unit.bytes, input_files=[unit.file.uri], exec_stats=None, task_exec_stats=None
+    )
+
+
+def _check_version(unit: Unit, storage: Storage) -> None:
+    now = storage.stat(unit.file.uri)
+    if now != unit.file:
+        raise ValueError(
+            f"{unit.file.uri} changed since it was planned: {unit.file.size} bytes, {unit.file.version} -> "
+            f"{now.size} bytes, {now.version}"
+        )
+
+
+def _parts(metadata: pq.FileMetaData, unit: Unit) -> Iterator[tuple[int, int, int]]:
+    """(row group, first row in it, end row in it) that make up the unit."""
+    at = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        start, stop = max(unit.start - at, 0), min(unit.stop - at, rows)
+        if start < stop:
+            yield group, start, stop
+        at += rows
+    if unit.stop > at:
+        raise ValueError(f"{unit}: the file has only {at} rows")
+
+
+def _rows(parquet: pq.ParquetFile, group: int, start: int, stop: int) -> pa.Table:
+    """Rows [start, stop) of one row group, without holding what comes before them."""
+    kept, at = [], 0
+    for batch in parquet.iter_batches(batch_size=_STRIDE, row_groups=[group], use_threads=False):
+        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
+        if first < last:
+            kept.append(batch.slice(first, last - first))
+        at += batch.num_rows
+        if at >= stop:
+            break
+    return pa.Table.from_batches(kept, schema=kept[0].schema)

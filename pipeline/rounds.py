@@ -1,0 +1,96 @@
+"""Rounds over what is not committed: try again what failed, halve what took its worker down, end when nothing is left.
+
+Pure bookkeeping: `Rounds` is told what happened and says what to run next. It never sees Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeline.block import Failure, FailureKind
+from pipeline.manifest import UnitRecord
+from pipeline.units import Unit
+
+#: A job whose workers die wherever they are put ends after so many rounds without one commit.
+BARREN_ROUNDS = 4
+POISON = "this row ended every worker that took it (killed, out of memory, or past the deadline)"
+
+
+@dataclass
+class Work:
+    """What one run brought in. waste: see `RunWork`. seconds: wall time of the stream."""
+
+    committed: list[UnitRecord] = field(default_factory=list)
+    fresh: list[UnitRecord] = field(default_factory=list)
+    given_up: dict[Unit, Failure] = field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+    waste: tuple[int, int] | None = (0, 0)
+
+
+@dataclass
+class Rounds:
+    """waiting: units of the next round. given_up: why units are not tried again. number: rounds run so far."""
+
+    waiting: list[Unit]
+    max_tries: int
+    given_up: dict[Unit, Failure] = field(default_factory=dict)
+    number: int = 0
+    _tries: dict[tuple[str, str, int, int], int] = field(default_factory=dict)
+    _barren: int = 0
+
+    def after(
+        self, committed: Collection[Unit], failures: Mapping[Unit, Failure], begun: Collection[str] | None
+    ) -> None:
+        """Takes in the outcome of the round over `waiting` and decides the next.
+
+        begun: names of units whose decoding ever began, None where nobody knows. A unit that is gone without having
+        been begun may not be what took its worker down: it is tried whole once more before it is halved.
+        """
+        units, self.waiting = self.waiting, []
+        self.number += 1
+        self._barren = 0 if committed else self._barren + 1
+        for unit in units:
+            failure = failures.get(unit)
+            if unit in committed:
+                continue
+            if failure is not None:
+                self._again(unit, failure)
+            elif begun is not None and unit.name not in begun and not self._tries.get(unit.key):
+                self._again(unit, Failure(FailureKind.WORKER, "its worker died before decoding began"))
+            else:
+                self._lost(unit)
+        fatal = next((f for f in failures.values() if f.kind is FailureKind.LOAD), None)
+        if fatal is None and self._barren >= BARREN_ROUNDS:
+            fatal = Failure(FailureKind.WORKER, f"workers die everywhere: {BARREN_ROUNDS} rounds without a commit")
+        if fatal is not None:
+            self.given_up |= dict.fromkeys(self.waiting, fatal)
+            self.waiting = []
+
+    def _again(self, unit: Unit, failure: Failure) -> None:
+        tries = self._tries[unit.key] = self._tries.get(unit.key, 0) + 1
+        if tries >= self.max_tries:
+            self.given_up[unit] = failure
+        else:
+            self.waiting.append(unit)
+
+    def _lost(self, unit: Unit) -> None:
+        """Every try of `unit` ended its worker: halve it, down to the row that does it, which becomes an error."""
+        if unit.poison:
+            self.given_up[unit] = Failure(FailureKind.WORKER, "its worker died although the row was not decoded")
+        elif unit.rows > 1:
+            self.waiting.extend(unit.halves())
+        else:
+            self.waiting.append(replace(unit, poison=POISON))
+
+
+def by_file(given_up: Mapping[Unit, Failure]) -> list[str]:
+    """One line per file and reason, for people."""
+    groups: dict[tuple[str, str], list[Unit]] = {}
+    for unit, failure in given_up.items():
+        groups.setdefault((unit.file.uri, f"{failure.kind.value}: {failure.reason}"), []).append(unit)
+    return [
+        f"{uri}: {len(units)} unit(s), rows {min(u.start for u in units)} to {max(u.stop for u in units)}: {reason}"
+        for (uri, reason), units in groups.items()
+    ]

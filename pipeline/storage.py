@@ -1,0 +1,220 @@
+"""The one door to files: local paths and every store fsspec knows, by URI.
+
+What the commit needs of a store is `create`: write an object whole, or learn that it exists, with nothing in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, cast
+
+import fsspec
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.job import JobError
+from pipeline.units import InputFile
+
+#: One PUT up to this many bytes; fsspec's s3 door sends larger objects in parts, still created under a condition.
+ONE_PUT = 64 * 2**20
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+_GLOB = frozenset("*?[")
+
+
+class StorageError(OSError):
+    """A store or file that cannot be used; the message names the URI and the reason, never a credential."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Files reached with one set of fsspec options. Picklable; connects where it is used.
+
+    options: keyword arguments of the fsspec filesystem; they may hold secrets and are kept out of `repr`.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def at(self, uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
+        """The filesystem of `uri` and the path inside it."""
+        scheme = uri.partition("://")[0] if "://" in uri else "file"
+        options = dict(self.options)
+        if scheme in ("s3", "s3a"):
+            uri = "s3" + uri[len(scheme) :]
+            options.setdefault("use_listings_cache", False)
+        elif scheme == "file":
+            options = {}
+        try:
+            return cast("tuple[fsspec.AbstractFileSystem, str]", url_to_fs(uri, **options))
+        except (ValueError, ImportError, TypeError) as e:
+            raise JobError(f"{uri}: {e}") from e
+
+    def absolute(self, uri: str) -> str:
+        """`uri` in the one form that identities use: a full URI, or an absolute path for local files."""
+        fs, path = self.at(uri)
+        path = path.rstrip("/") or path
+        return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))
+
+    def find(self, uri: str) -> list[InputFile]:
+        """Files of an input: the file itself, those a glob matches, or the Parquet files below a folder, by name.
+
+        Names that begin with '_' or '.' below the folder are bookkeeping of other tools and skipped, like every suffix
+        but Parquet's. Raises `JobError` where nothing is there.
+        """
+        with explained(uri):
+            fs, path = self.at(uri)
+            fs.invalidate_cache()
+            if _GLOB & set(path) and not fs.exists(path):
+                found = [i for i in fs.glob(path, detail=True).values() if i["type"] == "file"]
+                if not found:
+                    raise JobError(f"input {uri}: the pattern matches no file")
+            else:
+                # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
+                found = [i for i in fs.find(path, detail=True).values() if i["type"] == "file"]
+                if not found:
+                    kind = "holds no file" if fs.exists(path) else "does not exist"
+                    raise JobError(f"input {uri}: {kind}")
+                if [i["name"].rstrip("/") for i in found] != [path.rstrip("/")]:
+                    found = [i for i in found if _is_data(i["name"].removeprefix(path).lstrip("/"))]
+                    if not found:
+                        raise JobError(f"input {uri}: holds no Parquet file ({', '.join(PARQUET_SUFFIXES)})")
+            files = [self._file(fs, info) for info in found]
+        return sorted(files, key=lambda f: f.uri)
+
+    def stat(self, uri: str) -> InputFile:
+        """The object as it is now; raises `FileNotFoundError`."""
+        fs, path = self.at(uri)
+        fs.invalidate_cache()
+        return self._file(fs, fs.info(path))
+
+    def names(self, uri: str) -> list[str]:
+        """Names of the files directly in a folder, sorted; none where it does not exist."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            fs.invalidate_cache()
+            try:
+                infos = fs.ls(path, detail=True)
+            except FileNotFoundError:
+                return []
+        path = path.rstrip("/")
+        names = (i["name"].rstrip("/") for i in infos if i["type"] == "file")
+        return sorted(name.rpartition("/")[2] for name in names if name != path)
+
+    def open(self, uri: str) -> IO[bytes]:
+        """The object opened for reading with seeks."""
+        fs, path = self.at(uri)
+        return cast("IO[bytes]", fs.open(path, "rb"))
+
+    def read(self, uri: str) -> bytes | None:
+        """Whole content, None where there is no such object."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            try:
+                return cast("bytes", fs.cat_file(path))
+            except FileNotFoundError:
+                return None
+
+    def create(self, uri: str, data: bytes) -> bool:
+        """Writes a new object whole; False, with nothing written, where one of that name exists."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            if isinstance(fs, LocalFileSystem):
+                return _link(Path(path), data)
+            try:
+                fs.pipe_file(path, data, mode="create", **({"chunksize": ONE_PUT} if "s3" in fs.protocol else {}))
+            except FileExistsError:
+                return False
+            except OSError as e:
+                if _is_conflict(e):
+                    return False
+                raise
+            return True
+
+    def replace(self, uri: str, data: bytes) -> None:
+        """Writes an object whole over whatever was there."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            if isinstance(fs, LocalFileSystem):
+                with _temporary(Path(path), data) as temporary:
+                    os.replace(temporary, path)
+            else:
+                fs.pipe_file(path, data)
+
+    def delete(self, uri: str) -> None:
+        """Removes an object; nothing happens where it is gone already."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            try:
+                fs.rm_file(path)
+            except FileNotFoundError:
+                return
+
+    def _file(self, fs: fsspec.AbstractFileSystem, info: Mapping[str, Any]) -> InputFile:
+        name = str(info["name"])
+        if isinstance(fs, LocalFileSystem):
+            return InputFile(name, int(info["size"]), f"mtime:{os.stat(name).st_mtime_ns}")
+        tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("content_md5")
+        changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime") or info.get("updated")
+        if isinstance(changed, datetime):
+            changed = changed.isoformat()
+        version = str(tag).strip('"') if tag else f"mtime:{changed}"
+        return InputFile(str(fs.unstrip_protocol(name)), int(info["size"]), version)
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turns a store's error into a `StorageError` that names `uri`."""
+    try:
+        yield
+    except (JobError, StorageError):
+        raise
+    except Exception as e:
+        raise StorageError(f"{uri}: {type(e).__name__}: {e}") from e
+
+
+def _is_data(relative: str) -> bool:
+    parts = relative.split("/")
+    return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(p.startswith(("_", ".")) for p in parts)
+
+
+def _is_conflict(error: OSError) -> bool:
+    """Whether an s3 store answered 412 (exists) or 409 (another conditional write won) to a conditional write."""
+    response = getattr(error.__cause__, "response", None) or {}
+    code = str(response.get("Error", {}).get("Code", ""))
+    return code in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+
+
+def _link(path: Path, data: bytes) -> bool:
+    with _temporary(path, data) as temporary:
+        try:
+            os.link(temporary, path)  # fails where the name exists, unlike a rename
+        except FileExistsError:
+            return False
+        except OSError as e:
+            if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+            # A filesystem without hard links: an exclusive name is the best there is.
+            with open(path, "xb") as f:
+                f.write(data)
+    return True
+
+
+@contextmanager
+def _temporary(path: Path, data: bytes) -> Iterator[Path]:
+    """`data` on disk under a hidden name beside `path`, gone afterwards whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(temporary, "xb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""One Ray Data stream over units: read and tokenize -> decode -> commit. Ray schedules, streams and retries; a unit is
+one block from end to end, and what comes out is one receipt per unit that did not take its worker down."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext, Dataset, read_datasource
+from ray.util.annotations import RayDeprecationWarning
+
+from pipeline.actor import DecodeActor, DecodeStage
+from pipeline.commit import CommitStage, Receipt
+from pipeline.job import JobError, Pool
+from pipeline.ledger import Attempt, Ledger
+from pipeline.read import UnitSource
+from pipeline.storage import Storage
+from pipeline.tokenize import TokenizeStage
+from pipeline.units import Unit
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The four stages of a job and what they may take."""
+
+    source: Storage
+    tokenize: TokenizeStage
+    decode: DecodeStage
+    commit: CommitStage
+    pool: Pool
+
+
+def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
+    """Raises `JobError` where the pool at its largest leaves no CPU to read, tokenize and commit with: actors that hold
+    all CPUs wait for rows for ever."""
+    needed = pool.max_size * pool.cpus + pool.read_cpus + pool.commit_cpus
+    if needed > cpus:
+        raise JobError(
+            f"the pool does not fit: {pool.max_size} actors x {pool.cpus:g} CPUs + {pool.read_cpus:g} to read and "
+            f"tokenize + {pool.commit_cpus:g} to commit = {needed:g} CPUs, and there are {cpus:g}"
+        )
+    if pool.max_size * pool.gpus > gpus:
+        raise JobError(
+            f"the pool does not fit: {pool.max_size} actors x {pool.gpus:g} GPUs = {pool.max_size * pool.gpus:g} GPUs, "
+            f"and there are {gpus:g}"
+        )
+
+
+@contextmanager
+def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[None]:
+    """A Ray to run in: the one this process is connected to, the one at `address`, or a new one with `num_cpus`.
+
+    Whoever starts it ends it. Raises `JobError` where the pool does not fit.
+    """
+    owned = not ray.is_initialized()
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if owned and address:
+        ray.init(address=address, **quiet)
+    elif owned:
+        check_fit(pool, num_cpus or os.cpu_count() or 1, math.inf)
+        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+    try:
+        resources = ray.cluster_resources()
+        check_fit(pool, resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+        yield
+    finally:
+        if owned:
+            ray.shutdown()
+
+
+def start_ledger() -> Any:
+    """The actor that counts attempts; restarted empty where it is lost."""
+    return ray.remote(num_cpus=0, max_restarts=1)(Ledger).remote()
+
+
+def read_ledger(ledger: Any) -> dict[str, dict[str, Attempt]] | None:
+    """{unit name: {attempt id: attempt}}, None where the ledger is lost."""
+    try:
+        return dict(ray.get(ledger.report.remote(), timeout=30))
+    except Exception:
+        log.warning("the ledger of attempts is lost; attempts and waste of this run are not known", exc_info=True)
+        return None
+
+
+def receipts(units: Sequence[Unit], stages: Stages, ledger: Any) -> Iterator[Receipt]:
+    """Runs `units` through the stages; yields receipts as units end. A unit whose worker died too often has none."""
+    names = _ActorNames(f"hpd-{secrets.token_hex(6)}")
+    try:
+        with DataContext.current(stream_context(DataContext.get_current())):
+            stream = dataset(units, stages, ledger, names)
+            for block in stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                yield from Receipt.from_block(block)
+    finally:
+        # Ray Data lets go of its actors and leaves the rest to reference counting. One that is being restarted at that
+        # moment, or that a traceback still refers to, stays, and its CPUs are missing in the next round for ever.
+        for name in ray.util.list_named_actors():
+            if name.startswith(names.prefix):
+                _end(name)
+
+
+def dataset(units: Sequence[Unit], stages: Stages, ledger: Any, names: _ActorNames) -> Dataset:
+    pool = stages.pool
+    whole = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
+    read = read_datasource(UnitSource(units, stages.source), num_cpus=pool.read_cpus, override_num_blocks=len(units))
+    with warnings.catch_warnings():
+        # What Ray 2.60 has no other way to say: restarts, retries and names of the actors of a pool.
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        return (
+            # The same request as the read, so that Ray fuses both into one task.
+            read.map_batches(stages.tokenize.__call__, num_cpus=pool.read_cpus, **whole)
+            .map_batches(
+                DecodeActor,
+                fn_constructor_args=(stages.decode, ledger),
+                compute=ActorPoolStrategy(
+                    min_size=pool.min_size, max_size=pool.max_size, max_tasks_in_flight_per_actor=1
+                ),
+                num_cpus=pool.cpus,
+                num_gpus=pool.gpus or None,
+                max_restarts=-1,
+                max_task_retries=pool.max_retries,
+                ray_remote_args_fn=names,
+                **whole,
+            )
+            .map_batches(stages.commit.__call__, num_cpus=pool.commit_cpus, **whole)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ActorNames:
+    """Gives every actor of a stream a name under `prefix`, by which it can be found and ended."""
+
+    prefix: str
+
+    def __call__(self) -> dict[str, Any]:
+        return {"name": f"{self.prefix}-{secrets.token_hex(6)}"}
+
+
+def _end(name: str) -> None:
+    try:
+        ray.kill(ray.get_actor(name))
+    except ValueError:
+        log.debug("actor %s has ended by itself", name)
+
+
+def stream_context(context: DataContext) -> DataContext:
+    """A copy of `context` under which a block stays a unit and a lost block stays one lost block."""
+    context = context.copy()
+    context.target_max_block_size = None  # or blocks are cut after each stage
+    context.max_errored_blocks = -1
+    context.execution_no_progress_timeout_s = -1
+    context.max_tasks_in_flight_per_actor = 1
+    # With one task in flight a pool is never used above 100 %, where Ray's default would start to grow it.
+    context.autoscaling_config.actor_pool_util_upscaling_threshold = 0.99
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    return context

@@ -1,0 +1,108 @@
+"""Records and the run's own clock -> metrics.json and the summary that people see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.job import RunSummary
+from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.metrics import Metrics, total
+
+METRICS_FILE = "metrics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunWork:
+    """What one run did itself, apart from what it found done.
+
+    seconds: wall time of the run; stream_seconds: of it, while units were worked on. retries, wasted_tokens: tries
+    beyond the first of a unit and prompt tokens spent on tries that came to nothing; None where the ledger was lost.
+    """
+
+    rows: int = 0
+    units: int = 0
+    model_calls: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    stream_seconds: float = 0.0
+    docs_per_second: float = 0.0
+    dollars_per_1000: float = 0.0
+    retries: int | None = 0
+    wasted_tokens: int | None = 0
+
+
+def work_of(
+    fresh: Sequence[UnitRecord],
+    *,
+    rounds: int,
+    seconds: float,
+    stream_seconds: float,
+    price_per_hour: float,
+    waste: tuple[int, int] | None,
+) -> RunWork:
+    metrics = total(record.metrics for record in fresh)
+    rows = metrics.rows_in
+    return RunWork(
+        rows=rows,
+        units=len(fresh),
+        model_calls=metrics.decode.model_calls,
+        rounds=rounds,
+        seconds=round(seconds, 3),
+        stream_seconds=round(stream_seconds, 3),
+        docs_per_second=rows / stream_seconds if stream_seconds else 0.0,
+        dollars_per_1000=price_per_hour * seconds / 3600 * 1000 / rows if rows else 0.0,
+        retries=waste[0] if waste else None,
+        wasted_tokens=waste[1] if waste else None,
+    )
+
+
+def write_metrics(folder: OutputFolder, kept: Sequence[UnitRecord], work: RunWork, complete: bool) -> dict[str, Any]:
+    """metrics.json: totals of the whole committed output, and the run that wrote them."""
+    facts = metrics_facts(kept) | {"complete": complete, "run": asdict(work)}
+    folder.write_json(METRICS_FILE, facts)
+    return facts
+
+
+def metrics_facts(kept: Sequence[UnitRecord]) -> dict[str, Any]:
+    metrics = total(record.metrics for record in kept)
+    expected = sum(record.unit.rows for record in kept)
+    if not metrics.rows_in == metrics.rows_ok + metrics.rows_error == expected:
+        raise AssertionError(f"{metrics.rows_in} rows counted, {expected} committed: {dict(metrics.rows)}")
+    facts = {"rows_in": metrics.rows_in, "rows_ok": metrics.rows_ok, "rows_error": metrics.rows_error}
+    return facts | {"units": len(kept)} | metrics.as_dict() | per_step(metrics)
+
+
+def per_step(metrics: Metrics) -> dict[str, float]:
+    """tokens_per_step: value tokens emitted per forward pass, those of prefill counted; slots_per_step: value tokens
+    fed per forward pass that fed any."""
+    decode = metrics.decode
+    return {
+        "tokens_per_step": decode.generated_tokens / decode.model_calls if decode.model_calls else 0.0,
+        "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
+    }
+
+
+def summarise(
+    folder: OutputFolder, facts: Mapping[str, Any], *, model_calls: int, complete: bool, failures: Sequence[str]
+) -> RunSummary:
+    """The summary of an output whose metrics.json is `facts`; `model_calls` are those of this run."""
+    run = facts["run"]
+    return RunSummary(
+        complete=complete,
+        output=folder.uri,
+        rows_in=facts["rows_in"],
+        rows_ok=facts["rows_ok"],
+        rows_error=facts["rows_error"],
+        values=facts["values"],
+        model_calls=model_calls,
+        docs_per_second=run["docs_per_second"],
+        tokens_per_step=facts["tokens_per_step"],
+        slots_per_step=facts["slots_per_step"],
+        dollars_per_1000=run["dollars_per_1000"],
+        units=facts["units"],
+        seconds=run["seconds"],
+        failures=tuple(failures),
+        metrics=facts,
+    )

@@ -1,0 +1,186 @@
+"""Adapters: saved and merged weights are the trained ones; decoding otherwise than trained is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hpd_core import adapter, recipe
+from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model import Model
+from hpd_core.prompt import PromptEncoder
+from hpd_core.recipe import COMPACT, Recipe
+from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from tests.core.tiny_folder import write_tiny_model
+
+SETTINGS = DecodeSettings(max_value_tokens=9)
+IDS = torch.tensor([[5, 9, 200, 31, 77]])
+SCHEMA = Schema("s", (Attribute("Brand"), Attribute("Color")))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("base"))
+
+
+def logits(hf):
+    model = Model(hf)
+    with model.native_attention("sdpa") as native, torch.inference_mode():
+        return native(IDS).logits
+
+
+@pytest.fixture(scope="module")
+def tuned(base, tmp_path_factory):
+    """An adapter with random weights and its recipe; the logits of the model that it was saved from."""
+    folder = tmp_path_factory.mktemp("adapter")
+    hf = Model.load(ModelSpec(str(base))).hf
+    wrapped = adapter.add_lora(hf, 4)
+    with torch.no_grad():
+        for name, weight in hf.named_parameters():
+            if "lora_" in name:
+                weight.copy_((torch.randn_like(weight) * 0.1).half())
+    size = adapter.save_lora(wrapped, folder, str(base))
+    Recipe(str(base), SETTINGS, COMPACT, Prompting.PLAIN, rank=4).write(folder)
+    return folder, logits(hf), size
+
+
+def spec_of(base, folder):
+    return ModelSpec(str(base), adapter=str(folder))
+
+
+def test_a_merged_adapter_computes_what_was_trained(base, tuned):
+    folder, expected, _ = tuned
+    got = logits(Model.load(spec_of(base, folder)).hf)
+    assert torch.allclose(got, expected, atol=1e-4)
+    assert not torch.allclose(got, logits(Model.load(ModelSpec(str(base))).hf), atol=1e-2)
+
+
+def test_only_the_adapter_is_trained_and_saved(base, tuned):
+    hf = Model.load(ModelSpec(str(base))).hf
+    adapter.add_lora(hf, 4)
+    trained = [p for p in hf.parameters() if p.requires_grad]
+    assert all("lora_" in n for n, p in hf.named_parameters() if p.requires_grad)
+    count = sum(p.numel() for p in trained)
+    assert 2 * count < tuned[2] < 2 * count + 8000  # half precision and a header
+
+
+def test_no_path_of_this_machine_travels_with_it(base, tuned):
+    text = (tuned[0] / "adapter_config.json").read_text()
+    assert json.loads(text)["base_model_name_or_path"] == str(base)  # the source as it was named, nothing else
+    folder = tuned[0] / "named"
+    wrapped = adapter.add_lora(Model.load(ModelSpec(str(base))).hf, 2)
+    adapter.save_lora(wrapped, folder, "package:x/y.gguf")
+    assert str(base) not in (folder / "adapter_config.json").read_text()
+
+
+def test_an_adapter_of_another_model_is_refused(base, tuned, tmp_path):
+    hf = Model.load(ModelSpec(str(base))).hf
+    hf.model.layers = hf.model.layers[:1]
+    with pytest.raises(ValueError, match="for other layers"):
+        adapter.merged(hf, tuned[0])
+
+
+def test_decoding_takes_settings_and_template_from_the_recipe(base, tuned):
+    decoder = HyperParallelDecoder.from_pretrained(spec_of(base, tuned[0]))
+    encoder = decoder.encoder
+    assert encoder.template == COMPACT and encoder.prompting is Prompting.PLAIN
+    assert encoder.settings.max_value_tokens == 9
+    rows = decoder.extract(["Acme shoe, red"], SCHEMA)
+    assert rows[0].status.is_ok and len(rows[0].values) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"settings": DecodeSettings("gaps", max_value_tokens=9)}, "layout is gaps, trained with branches"),
+        ({"settings": DecodeSettings("gaps", "causal", max_value_tokens=9)}, "visibility is causal"),
+        ({"settings": DecodeSettings(max_value_tokens=8)}, "max_value_tokens is 8, trained with 9"),
+        ({"template": PromptTemplate()}, "prompt template"),
+        ({"template": replace(COMPACT, absent="n/a")}, "prompt template"),
+    ],
+)
+def test_decoding_otherwise_than_trained_is_refused(base, tuned, wrong, message):
+    good = recipe.decoder_spec(spec_of(base, tuned[0]))
+    PromptEncoder.from_spec(good)
+    with pytest.raises(SettingsError, match=message):
+        PromptEncoder.from_spec(replace(good, **wrong))
+    with pytest.raises(SettingsError, match="prompt template"):
+        PromptEncoder.from_spec(replace(good, model=replace(good.model, prompting="chat")))
+
+
+def test_settings_that_change_no_answer_are_free(base, tuned):
+    good = recipe.decoder_spec(spec_of(base, tuned[0]))
+    recipe.check(replace(good, settings=replace(good.settings, tokens_per_step=8, max_document_tokens=64)))
+
+
+def test_the_control_may_be_decoded_in_any_layout(base, tuned, tmp_path):
+    Recipe(str(base), SETTINGS, COMPACT, Prompting.PLAIN, decoder="ar", rank=4).write(tmp_path)
+    spec = recipe.decoder_spec(spec_of(base, tmp_path))
+    recipe.check(replace(spec, settings=DecodeSettings("gaps", "causal")))
+    with pytest.raises(SettingsError, match="prompt template"):
+        recipe.check(replace(spec, template=PromptTemplate()))
+
+
+def test_another_base_is_refused(base, tuned, tmp_path):
+    other = write_tiny_model(tmp_path)
+    with pytest.raises(SettingsError, match="base model"):
+        PromptEncoder.from_spec(recipe.decoder_spec(spec_of(other, tuned[0])))
+
+
+def test_the_fingerprint_follows_the_content_and_not_the_place(base, tuned, tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", "hpd.json"):
+        (copy / name).write_bytes((tuned[0] / name).read_bytes())
+    facts, moved = (DecoderSpec(spec_of(base, f)).as_dict() for f in (tuned[0], copy))
+    assert facts == moved and str(tuned[0]) not in json.dumps(facts)
+    weights = copy / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert DecoderSpec(spec_of(base, copy)).as_dict() != facts
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (None, "no hpd.json"),
+        ("{", "JSONDecodeError"),
+        ({"layout": "rings"}, "'rings' is not a valid Layout"),
+        ({"format": 2}, "format 2"),
+        ({"template": {"absent": "none"}}, "its template was edited"),
+    ],
+)
+def test_a_recipe_that_cannot_be_trusted(base, tuned, tmp_path, edit, message):
+    if edit is not None:
+        facts = json.loads((tuned[0] / "hpd.json").read_text())
+        text = edit if isinstance(edit, str) else json.dumps(facts | edit)
+        (tmp_path / "hpd.json").write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        recipe.recipe_of(spec_of(base, tmp_path))
+
+
+def test_where_adapters_are_looked_for():
+    assert recipe.folder_of("resource:tests/core").name == "core"
+    with pytest.raises(SettingsError, match="no Python package 'nowhere'"):
+        recipe.folder_of("resource:nowhere/x")
+    with pytest.raises(SettingsError, match="no folder"):
+        recipe.folder_of("nowhere/at/all")
+
+
+def test_all_weights_are_saved_as_a_model_with_its_recipe(base, tmp_path):
+    hf = Model.load(ModelSpec(str(base))).hf
+    hf.config.quantization_config = {"quant_method": "gguf"}  # as a model that came out of a GGUF file has it
+    with torch.no_grad():
+        hf.model.norm.weight.mul_(1.5)
+    expected = logits(hf)
+    tokenizer = PromptEncoder.from_spec(DecoderSpec(ModelSpec(str(base), prompting=Prompting.PLAIN))).tokenizer
+    adapter.save_whole(hf, tokenizer, tmp_path)
+    Recipe(str(base), SETTINGS, COMPACT, Prompting.PLAIN).write(tmp_path)
+    assert torch.equal(logits(Model.load(ModelSpec(str(tmp_path))).hf), expected)
+    with pytest.raises(SettingsError, match="trained with"):
+        PromptEncoder.from_spec(DecoderSpec(ModelSpec(str(tmp_path), prompting=Prompting.PLAIN)))
+    encoder = PromptEncoder.from_spec(recipe.decoder_spec(ModelSpec(str(tmp_path))))
+    assert encoder.encode(Document("abc", SCHEMA)).ids

@@ -1,0 +1,194 @@
+"""The commands as people start them: exit codes, what goes to stdout, and what a command does without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import pipeline.run
+from jobs.cli import app
+from pipeline.job import JobError, JobSpec, Progress, RunSummary
+from pipeline.storage import StorageError
+
+JOB = """
+text: {template: "{{ title }}"}
+schemas:
+  define:
+    shoes: {attributes: [Brand, Size]}
+  default: shoes
+limits: {max_error_rate: 0.25}
+price: {dollars_per_hour: 3.6}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> list[str]:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"title": ["a", "", "c", None]}), tmp_path / "in" / "x.parquet")
+    return ["--config", str(tmp_path / "job.yaml"), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+
+
+def summary(job: JobSpec, **changes: object) -> RunSummary:
+    (Path(job.output) / "data").mkdir(parents=True, exist_ok=True)
+    columns = {"title": ["a"], "brand": ["Fila"], "size": pa.nulls(1, pa.string()), "hpd_status": ["ok"]}
+    pq.write_table(pa.table(columns), Path(job.output) / "data" / "x.parquet")
+    facts = {
+        "complete": True,
+        "output": job.output,
+        "rows_in": 4,
+        "rows_ok": 3,
+        "rows_error": 1,
+        "values": {"brand": 2, "size": 1},
+    }
+    facts |= {"model_calls": 7, "docs_per_second": 2.5, "tokens_per_step": 9.5, "slots_per_step": 8.0}
+    return RunSummary(**facts | {"dollars_per_1000": 0.4, "units": 1, "seconds": 2.0} | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({}, 0, ""),
+        ({"rows_ok": 2, "rows_error": 2}, 3, "2 rows in error, more than the 1 that limits.max_error_rate allows"),
+        ({"complete": False, "failures": ("x.parquet: gone",)}, 4, "failed: x.parquet: gone"),
+        ({"complete": False, "rows_ok": 0, "rows_error": 4}, 4, "run the same command again"),
+    ],
+)
+def test_extract_says_how_it_ended(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], code: int, message: str
+) -> None:
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec, **changes))
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert result.exit_code == code
+    assert message in result.stderr
+    for shown in ("Fila", "rows in", "0.4000", "3.60 dollars an hour, an assumption", "tokens per step"):
+        assert shown in result.stdout
+
+
+@pytest.mark.parametrize(
+    "error", [JobError("no such column"), StorageError("s3://x: refused"), FileNotFoundError("gone")]
+)
+def test_what_the_user_must_mend_is_exit_code_2(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(spec: JobSpec, progress: object) -> RunSummary:
+        raise error
+
+    monkeypatch.setattr(pipeline.run, "run", refuse)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {error}")
+
+
+def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(spec: JobSpec, progress: object) -> RunSummary:
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(pipeline.run, "run", fail)
+    assert CliRunner().invoke(app, ["extract", *job]).exit_code == 1
+
+
+def test_progress_goes_to_stderr(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(spec: JobSpec, progress: object) -> RunSummary:
+        progress(Progress(1, 2, 3, 4, 1, 5.0, 1))  # type: ignore[operator]
+        progress(Progress(2, 2, 4, 4, 1, 6.0, 2, "halved"))  # type: ignore[operator]
+        return summary(spec)
+
+    monkeypatch.setattr(pipeline.run, "run", run)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert "3/4 rows, 1/2 units, 1 rows in error, 5 s" in result.stderr
+    assert "4/4 rows, 2/2 units, 1 rows in error, round 2, halved, 6 s" in result.stderr
+
+
+NOISY = """
+import os, sys
+import pipeline.run
+from jobs.cli import app
+from tests.jobs.test_commands import summary
+def run(spec, progress):
+    print("a library prints")
+    os.system("echo a child prints")
+    return summary(spec)
+pipeline.run.run = run
+app(sys.argv[1:])
+"""
+
+
+def test_json_is_all_there_is_on_stdout_whatever_prints_meanwhile(job: list[str], repository: Path) -> None:
+    command = [sys.executable, "-c", NOISY, "extract", *job, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=True)
+
+    facts = json.loads(done.stdout)
+
+    assert len(done.stdout.splitlines()) == 1
+    assert "a library prints" in done.stderr and "a child prints" in done.stderr and "rows in" in done.stderr
+    wanted = "rows_in rows_ok rows_error values docs_per_second tokens_per_step dollars_per_1000 model_calls output"
+    assert set(wanted.split()) <= set(facts)
+    assert (facts["rows_in"], facts["values"], facts["values_per_attribute"]) == (4, 3, {"brand": 2, "size": 1})
+
+
+def test_validate_needs_neither_torch_nor_ray(job: list[str], repository: Path) -> None:
+    script = (
+        "import sys\nfrom jobs.cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "assert not {'torch', 'transformers', 'ray'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "validate", *job, "--json"], capture_output=True, text=True, cwd=repository
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["files"], facts["rows"], facts["probed_without_text"], facts["first_text"]) == (1, 4, 2, "a")
+    assert facts["attribute_columns"] == ["brand", "size"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--set", "text.template={{ titel }}"], "column 'titel' is not in the input"),
+        (["--set", "schemas.define.shoes.attributes=[Title]"], "'title'"),
+        (["--set", "decode.layot=gaps"], "did you mean 'layout'?"),
+        (["--input", "nowhere"], "nowhere"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (
+            ["--set", "model={source: 'package:not-there/x.gguf', install: 'pip install it'}"],
+            "install it with: pip install it",
+        ),
+    ],
+)
+def test_validate_refuses_with_the_reason(job: list[str], extra: list[str], message: str) -> None:
+    job = [*job[:2], *job[4:]] if "--input" in extra else job
+    result = CliRunner().invoke(app, ["validate", *job, *extra])
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("name", ["extract", "validate", "evaluate", "benchmark"])
+def test_a_command_is_also_a_module(name: str, repository: Path) -> None:
+    command = [sys.executable, "-m", f"jobs.{name}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=True)
+    assert "--output" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layout", "branch"], "--layout branch: must be one of gaps, branches"),
+        (["--visibility", "causal"], "visibility 'causal' needs layout 'gaps'"),
+        (["--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
+        (["--decoder", "nope"], "--decoder nope: must be one of hpd, ar, ar-lookup, per-attribute"),
+        (["--dataset", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_evaluate_refuses_unknown_words(tmp_path: Path, arguments: list[str], message: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"input": "x", "category": "c", "target_scores": {"A": {"b": 1}}}\n')
+    result = CliRunner().invoke(app, ["evaluate", "--dataset", str(path), "--output", str(tmp_path / "o"), *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -1,0 +1,161 @@
+"""A job's YAML: what is refused, and that the message names file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpd_core.settings import Layout
+from pipeline.checked import ConfigError
+from pipeline.compose import compose
+from pipeline.config import load_config
+
+BASE = """
+input: {path: in}
+output: {path: out}
+text: {template: "{{ title }}"}
+schemas:
+  define:
+    shoes: {attributes: [Brand, {name: Size, type: integer}]}
+  default: shoes
+"""
+
+
+def job_file(folder: Path, text: str = BASE) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("decod: {}", "job.yaml: unknown key 'decod'; did you mean 'decode'?"),
+        ("decode: {layot: gaps}", "job.yaml: decode: unknown key 'layot'; did you mean 'layout'?"),
+        ("decode: {layout: gasp}", "job.yaml: decode.layout: Input should be 'gaps' or 'branches'"),
+        ("decode: {max_slots: 0}", "job.yaml: decode: max_slots is 0: must be at least 1"),
+        ("decode: {visibility: causal}", "job.yaml: decode: visibility 'causal' needs layout 'gaps'"),
+        ("pool: {cpuz: 1}", "job.yaml: pool: unknown key 'cpuz'; did you mean 'cpus'?"),
+        ("pool: {min_size: 2}", "job.yaml: pool: pool size 2..1"),
+        ("units: {row: 1}", "job.yaml: units: unknown key 'row'; did you mean 'rows'?"),
+        ("run: {max_round: 1}", "job.yaml: run: unknown key 'max_round'; did you mean 'max_rounds'?"),
+        ("limits: {max_error_rate: 2}", "job.yaml: limits.max_error_rate: Input should be less than or equal to 1"),
+        ("prompt: {xyzzy: 1}", "job.yaml: prompt: unknown key 'xyzzy'; known keys are system, instruction"),
+        ("model: smollm-135m", "job.yaml: model: no model 'smollm-135m'"),
+        ("model: {name: smollm2-135m, dtyp: float32}", "job.yaml: model: unknown key 'dtyp'; did you mean 'dtype'?"),
+        (
+            "price: {machine: laptop-3-core}",
+            "price.machine: unknown machine 'laptop-3-core'; did you mean 'laptop-2-core'?",
+        ),
+        ("input: {path: other}", "job.yaml: line 9: key 'input' stands twice"),
+        ("price: [", "job.yaml: line "),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message: str) -> None:
+    path = job_file(tmp_path, BASE + extra + "\n")
+    with pytest.raises(ConfigError) as caught:
+        compose(load_config(path), path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Brand,", "{nam: Brand},", "schemas.define.shoes.attributes.0: unknown key 'nam'; did you mean 'name'?"),
+        ("attributes: [", "attribute: [", "schemas.define.shoes: unknown key 'attribute'; did you mean 'attributes'?"),
+        ("type: integer", "type: int", "schemas.define.shoes.attributes.1.type: Input should be 'string'"),
+        ("Brand,", "'a:b',", "shoes: attribute name 'a:b': must not contain ':'"),
+        ("Brand,", "Size,", "schemas.define: schema 'shoes': attributes 'Size' and 'Size' share the name 'Size'"),
+        ("default: shoes", "default: shoe", "schemas.default: unknown schema 'shoe'; did you mean 'shoes'?"),
+        ("default: shoes", "file: none.yaml", "none.yaml: No such file"),
+        ("  default: shoes", "", "nothing says which schema a row gets"),
+        ("{{ title }}", "{{ title", "text template: unexpected end"),
+        ("input: {path: in}", "", "input.path: no input; set it or give --input"),
+        ("output: {path: out}", "", "output.path: no output; set it or give --output"),
+    ],
+)
+def test_a_wrong_schema_or_text_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in BASE
+    path = job_file(tmp_path, BASE.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        compose(load_config(path), path)
+    assert message in str(caught.value)
+
+
+def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
+    path = job_file(tmp_path, BASE + "decod: {}\npools: {}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("decode.layot=gaps", "--set decode.layot=gaps: decode: unknown key 'layot'; did you mean 'layout'?"),
+        ("decode.max_slots=0", "--set decode.max_slots=0: decode: max_slots is 0"),
+        ("nonsense", "--set nonsense: must be written key.key=value"),
+        ("text.template.x=1", "--set text.template.x=1: text.template is no section of keys"),
+        ("text.template={", "--set text.template={: line 1:"),
+    ],
+)
+def test_a_wrong_override_is_named_as_such(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(job_file(tmp_path), [override])
+    assert message in str(caught.value)
+
+
+def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
+    overrides = [
+        "decode.layout=gaps",
+        "pool.cpus=2",
+        "model.dtype=float32",
+        "input.path=[a, b]",
+        "price.dollars_per_hour=3",
+    ]
+    path = job_file(tmp_path, BASE + "decode: {max_slots: 7}\n")
+    job = compose(load_config(path, overrides), path)
+
+    assert (job.decoder.settings.layout, job.decoder.settings.max_slots) == (Layout.GAPS, 7)
+    assert (job.decoder.model.name, job.decoder.model.dtype) == ("smollm2-135m", "float32")
+    assert job.inputs == ("a", "b")
+    assert (job.pool.cpus, job.price_per_hour) == (2, 3)
+
+
+def test_a_model_may_be_named_and_then_changed(tmp_path: Path) -> None:
+    config = load_config(job_file(tmp_path), ["model=some/hub-id", "model.revision=abc"])
+    assert (config.model.source, config.model.revision) == ("some/hub-id", "abc")
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    job = compose(load_config(path, ["input.limit=5"]), path, inputs=["x", "y"], output="z", limit=3)
+    assert (job.inputs, job.output, job.limit) == (("x", "y"), "z", 3)
+    assert compose(load_config(path, ["input.limit=5"]), path).limit == 5
+
+
+def test_secrets_of_a_store_are_never_in_what_is_written(tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    job = compose(load_config(path, ["input.storage={secret: hush}", "output.storage={secret: hush}"]), path)
+    assert job.input_storage == job.output_storage == {"secret": "hush"}
+    assert "hush" not in str(job.config)
+
+
+def test_two_schemas_may_not_claim_one_category(tmp_path: Path) -> None:
+    more = BASE.replace("  default", "    boots: {categories: [shoes], attributes: [Brand]}\n  default")
+    path = job_file(tmp_path, more)
+    with pytest.raises(ConfigError, match="category 'shoes' is asked by both 'shoes' and 'boots'"):
+        compose(load_config(path), path)
+
+
+def test_a_schema_file_lies_relative_to_the_job_s_file(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "hats.yaml").write_text("hats: {categories: [Hats, Caps], attributes: [Brim]}\n")
+    text = BASE.replace("schemas:", "schemas:\n  file: hats.yaml").replace('"}', '", category_column: c}')
+    path = job_file(tmp_path / "conf", text)
+
+    reader = compose(load_config(path), path).reader
+
+    assert set(reader.schemas) == {"Hats", "Caps", "shoes"}  # type: ignore[attr-defined]

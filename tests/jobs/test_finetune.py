@@ -1,0 +1,131 @@
+"""`hpd finetune` from benchmark file to decoded answers, on a tiny model with byte-level tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.schema import Attribute, Schema
+from jobs.cli import app
+from jobs.labelled import read_labelled
+from pipeline.job import JobError
+from tests.core.tiny_folder import write_tiny_model
+from tests.jobs.test_dataset import row, write
+
+torch.set_num_threads(1)
+Finetune = Callable[..., tuple[int, dict[str, Any], str]]
+COLORS = ("red", "tan", "sky")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    def product(n: int) -> dict[str, Any]:
+        return row(f"shoe {n} {COLORS[n % 3]}", "shoes", Color=COLORS[n % 3], Brand="n/a")
+
+    train = write(tmp_path / "train.jsonl", *(product(n) for n in range(24)))
+    validation = write(tmp_path / "validation.jsonl", *(product(n) for n in range(4)))
+    return {"train": train, "validation": validation, "out": tmp_path / "out"}
+
+
+@pytest.fixture
+def hpd(base: Path, files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> Finetune:
+    """Runs `hpd finetune` on the files with further options: (exit code, its JSON, what it said)."""
+
+    def run(*others: str) -> tuple[int, dict[str, Any], str]:
+        paths = ("-d", files["train"], "--validation", files["validation"], "-o", files["out"], "-m", base)
+        fixed = ("--prompting", "plain", "--max-value-tokens", "6", "--batch-documents", "5", "--threads", "1")
+        done = CliRunner().invoke(app, ["finetune", *map(str, paths), *fixed, *others, "--json"])
+        said = capfd.readouterr().out  # the JSON goes to the real stdout
+        return done.exit_code, json.loads(said.splitlines()[-1]) if said else {}, done.output
+
+    return run
+
+
+class TestLabelled:
+    def test_excluded_rows_are_left_out_blanks_aside(self, tmp_path: Path) -> None:
+        train = write(tmp_path / "a.jsonl", row("a  b", "x", Brand="B"), row("c", "x", Color="n/a", Size=" 4 "))
+        test = write(tmp_path / "b.jsonl", row(" a b ", "x", Brand="B"))
+        (item,) = read_labelled([train], [test])
+        assert item.document.text == "c" and [a.name for a in item.document.schema] == ["Color", "Size"]
+        assert item.values == {"Color": (), "Size": ("4",)}
+        with pytest.raises(JobError, match="every row is excluded"):
+            read_labelled([test], [train])
+
+    def test_real_training_rows_share_no_title_with_what_is_excluded(self, real_data: Any) -> None:
+        train, others = real_data("ave/oa-mine/train.jsonl"), ["validation", "test"]
+        excluded = [real_data(f"ave/oa-mine/{name}.jsonl") for name in others]
+        kept = read_labelled([train], excluded)
+        assert len(kept) == 1202 and len(read_labelled([train], [])) == 1452
+
+
+@pytest.mark.parametrize(
+    "way", [("hpd", "branches", "isolated"), ("hpd", "gaps", "causal"), ("ar", "branches", "isolated")]
+)
+def test_a_model_is_trained_scored_and_saved(hpd: Finetune, files: dict[str, Path], way: tuple[str, str, str]) -> None:
+    decoder, layout, visibility = way
+    options = ("--decoder", decoder, "--layout", layout, "--visibility", visibility)
+    code, facts, text = hpd(*options, "--epochs", "2", "--rank", "4", "--lr", "0.01")
+    assert code == 0, text
+    assert facts["rows"] == 20 and facts["step"] == 8 and len(facts["scores"]) == 2
+    recorded = json.loads((files["out"] / "adapter" / "hpd.json").read_text())
+    assert (recorded["decoder"], recorded["layout"], recorded["visibility"]) == way
+    assert recorded["training"]["datasets"] == ["train.jsonl"] and str(files["out"].parent) not in str(
+        recorded["training"]
+    )
+    lines = [json.loads(line) for line in (files["out"] / "log.jsonl").read_text().splitlines()]
+    assert sum("loss" in line for line in lines) == 8 and sum("strict_f1" in line for line in lines) == 2
+
+
+def test_a_trained_adapter_answers(hpd: Finetune, files: dict[str, Path]) -> None:
+    """Enough steps to learn a toy: the colour stands last, the brand is never there."""
+    code, _, text = hpd("--epochs", "40", "--rank", "16", "--lr", "0.02", "--negatives", "1")
+    assert code == 0, text
+    decoder = HyperParallelDecoder.from_pretrained(str(files["out"] / "adapter"))
+    rows = decoder.extract(["shoe 31 tan", "shoe 33 red"], Schema("x", (Attribute("Color"), Attribute("Brand"))))
+    assert [r.as_dict() for r in rows] == [{"Color": "tan", "Brand": None}, {"Color": "red", "Brand": None}]
+
+
+def test_all_weights(hpd: Finetune, files: dict[str, Path]) -> None:
+    code, facts, text = hpd("--rank", "0", "--max-steps", "1")
+    assert code == 0, text
+    model = files["out"] / "model"
+    assert facts["output"] == str(model) and (model / "model.safetensors").exists() and (model / "hpd.json").exists()
+    assert HyperParallelDecoder.from_pretrained(str(model)).encoder.settings.max_value_tokens == 6
+
+
+def test_resume_is_asked_for_and_refuses_other_data(hpd: Finetune, files: dict[str, Path]) -> None:
+    assert hpd("--max-steps", "2")[0] == 0
+    assert "resume that run" in hpd("--max-steps", "2")[2]
+    code, facts, _ = hpd("--max-steps", "2", "--resume")
+    assert code == 0 and facts["step"] == 2
+    write(files["train"], row("other", "shoes", Color="red"))
+    code, _, text = hpd("--max-steps", "2", "--resume")
+    assert code == 2 and "made with other settings" in text
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--layout", "branches", "--visibility", "causal"), "needs layout 'gaps'"),
+        (("--decoder", "beam"), "fine-tuning knows 'hpd' and 'ar'"),
+        (("--decay", "steps"), "decay 'steps'"),
+        (("--precision", "int8"), "precision 'int8'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    hpd: Finetune, files: dict[str, Path], options: tuple[str, ...], message: str
+) -> None:
+    code, _, text = hpd(*options)
+    assert code == 2 and message in text and not files["out"].exists()

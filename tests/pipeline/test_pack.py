@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from hpd_core.prompt import EncodedDocument
+from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
+from hpd_core.schema import Attribute, Schema
+from pipeline.block import BlockError
+from pipeline.job import OutputOptions, RowFault
+from pipeline.metrics import Metrics, count, total
+from pipeline.output import OutputColumns
+from pipeline.pack import decode_items, packs
+
+ONE = Schema("one", (Attribute("A"),))
+NO_TEXT = RowFault(RowStatus.NO_TEXT, "empty")
+
+
+def document(number: int) -> EncodedDocument:
+    return EncodedDocument([number], ONE)
+
+
+def row(number: int, schema: Schema = ONE) -> Row:
+    return Row(schema, RowStatus.OK, (Value("A", str(number), ValueStatus.EXTRACTED, "", 0.0, 1),))
+
+
+def answers(rows: list[Row | RowFault]) -> list[str]:
+    return [r.as_dict()["A"] if isinstance(r, Row) else r.status.value for r in rows]  # type: ignore[misc]
+
+
+class Recorder:
+    """A decoder that answers with the document's number, and fails on packs that hold a number of `bad`."""
+
+    def __init__(self, bad: frozenset[int] = frozenset(), most: int = 1000) -> None:
+        self.bad, self.most = bad, most
+        self.calls: list[list[int]] = []
+
+    def __call__(self, documents: list[EncodedDocument]) -> Extraction:
+        numbers = [d.ids[0] for d in documents]
+        self.calls.append(numbers)
+        if self.bad & set(numbers):
+            raise ValueError(f"bad document in {numbers}")
+        if len(numbers) > self.most:
+            raise MemoryError("too many at once")
+        return Extraction([row(n) for n in numbers], Counts(documents=len(numbers), model_calls=1))
+
+
+def test_packs_are_even_and_cover_everything() -> None:
+    assert packs(0, 4) == []
+    assert packs(4, 4) == [range(4)]
+    assert packs(10, 4) == [range(0, 3), range(3, 6), range(6, 10)]
+
+
+def test_rows_come_back_in_order_and_faults_are_not_decoded() -> None:
+    decode = Recorder()
+    rows, counts = decode_items(decode, [document(0), NO_TEXT, document(1), document(2), NO_TEXT], 2)
+    assert answers(rows) == ["0", "no_text", "1", "2", "no_text"]
+    assert decode.calls == [[0], [1, 2]] and counts.documents == 3 and counts.model_calls == 2
+
+
+def test_nothing_to_decode_makes_no_call() -> None:
+    decode = Recorder()
+    assert answers(decode_items(decode, [NO_TEXT, NO_TEXT], 8)[0]) == ["no_text", "no_text"]
+    assert decode.calls == []
+
+
+def test_a_document_that_fails_is_found_and_the_others_are_answered() -> None:
+    decode = Recorder(bad=frozenset({5}))
+    rows, counts = decode_items(decode, [document(n) for n in range(8)], 8)
+    assert answers(rows) == ["0", "1", "2", "3", "4", "error", "6", "7"]
+    assert isinstance(rows[5], RowFault) and "bad document in [5]" in rows[5].reason
+    assert counts.documents == 7
+    assert len(decode.calls) == 7  # 8, 4, 4, 2, 1, 1, 2
+
+
+def test_a_pack_that_does_not_fit_the_memory_is_halved() -> None:
+    decode = Recorder(most=3)
+    rows, _ = decode_items(decode, [document(n) for n in range(8)], 8)
+    assert answers(rows) == [str(n) for n in range(8)]
+
+
+def test_a_decoder_that_loses_a_row_or_answers_for_another_schema_fails_the_unit() -> None:
+    def lossy(documents: list[EncodedDocument]) -> Extraction:
+        return Extraction([row(0)] * (len(documents) - 1))
+
+    def foreign(documents: list[EncodedDocument]) -> Extraction:
+        return Extraction([row(0, Schema("two", ONE.attributes))] * len(documents))
+
+    for decode in (lossy, foreign):
+        with pytest.raises(BlockError, match="the decoder answered"):
+            decode_items(decode, [document(0), document(1)], 8)
+
+
+def test_metrics_add_up_and_survive_json() -> None:
+    attributes = {"a": ONE.attributes[0], "b": Attribute("B")}
+    columns = OutputColumns(attributes, {"one": ONE}, OutputOptions())
+    rows = [row(0), NO_TEXT, row(1), Row(ONE, RowStatus.ERROR, error="x")]
+    wide = ONE.select(["A", "B"])
+    values = (Value("A", None, ValueStatus.ABSENT, "", 0.0, 1), Value("B", "b", ValueStatus.EXTRACTED, "b", 0.0, 1))
+    first = count(rows, Counts(model_calls=3, steps=2), columns)
+    second = count([Row(wide, RowStatus.CUT, values)], Counts(model_calls=1), columns)
+    first.seconds["decode"] = 0.5
+    second.seconds["decode"] = 0.25
+    both = total([first, Metrics.from_json(second.to_json())])
+    assert dict(both.values) == {"a": 2, "b": 0, "hpd_extra": 1}
+    assert (both.rows_in, both.rows_ok, both.rows_error) == (5, 3, 2)
+    assert both.as_dict()["rows"] == {"ok": 2, "cut": 1, "no_text": 1, "error": 1}
+    assert (both.decode.model_calls, both.decode.steps, both.seconds["decode"]) == (4, 2, 0.75)
+    assert Metrics.from_json(both.to_json()).as_dict() == both.as_dict()
+    assert first.rows_in == 4  # merging leaves its parts alone

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipeline.job import JobError, OutputOptions, Pool, UnitCaps
+from pipeline.plan import make_plan
+from pipeline.prepare import prepare
+from pipeline.storage import Storage
+from pipeline.stream import check_fit
+from tests.pipeline.fakes import TitleReader
+from tests.pipeline.helpers import job, shards, write
+
+CAPS = UnitCaps(rows=20)
+
+
+def plan(*inputs: Path, limit: int | None = None):
+    return make_plan([str(i) for i in inputs], Storage(), CAPS, limit)
+
+
+def test_files_come_in_order_and_once(tmp_path: Path) -> None:
+    a, b = shards(tmp_path / "a", 2), shards(tmp_path / "b", 1)
+    made = plan(b, a, a / "part-0001.parquet")
+    assert [f.uri for f in made.files] == [
+        str(b / "part-0000.parquet"),
+        *(str(a / f"part-000{i}.parquet") for i in (0, 1)),
+    ]
+    assert made.rows == 120 and len(made.units) == 9
+    assert [u.file for u in made.units] == [f for f in made.files for _ in range(3)]
+
+
+def test_the_expected_time_of_a_unit_caps_its_rows() -> None:
+    assert UnitCaps(rows=10_000, seconds=60, documents_per_second=2.5).max_rows == 150
+
+
+def test_a_limit_leaves_the_schema_and_the_files_alone(tmp_path: Path) -> None:
+    shards(tmp_path / "in", 2)
+    write(tmp_path / "in/z.parquet", {"id": [1], "title": ["x"], "later": [1.5]})
+    made = plan(tmp_path / "in", limit=17)
+    assert made.rows == 17 and len(made.units) == 2 and len(made.files) == 3
+    assert made.schema.names == ["id", "title", "later"]
+
+
+def test_files_that_are_not_parquet_are_named_and_the_others_planned(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "in", 1)
+    good = (folder / "part-0000.parquet").read_bytes()
+    (folder / "empty.parquet").write_bytes(b"")
+    (folder / "text.parquet").write_bytes(b"hello, this is no Parquet file")
+    (folder / "truncated.parquet").write_bytes(good[: len(good) // 2])
+    made = plan(folder)
+    assert made.rows == 40
+    assert sorted(Path(b.file.uri).name for b in made.bad) == ["empty.parquet", "text.parquet", "truncated.parquet"]
+    assert "0 bytes" in str(made.bad[0]) and str(folder) in str(made.bad[0])
+    for name in ("part-0000", "text", "truncated"):
+        (folder / f"{name}.parquet").unlink()
+    with pytest.raises(JobError, match=r"no input file can be read.*empty\.parquet"):
+        plan(folder)
+
+
+def test_a_clash_of_schemas_names_both_files(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.parquet", {"id": [1], "title": ["x"]})
+    b = write(tmp_path / "b.parquet", {"id": ["1"], "title": ["x"]})
+    with pytest.raises(JobError, match=rf"'id' is int64 in {a} but string in {b}"):
+        plan(tmp_path)
+
+
+def test_files_without_rows_are_units_too(tmp_path: Path) -> None:
+    schema = pa.schema([("title", pa.string())])
+    write(tmp_path / "a.parquet", schema.empty_table())
+    write(tmp_path / "b.parquet", pa.table({"title": pa.nulls(0)}))
+    made = plan(tmp_path)
+    assert [(u.start, u.stop) for u in made.units] == [(0, 0), (0, 0)]
+    assert made.schema == schema
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "message"),
+    [
+        ({"title": ["x"], "brand": ["y"]}, {}, "input column 'brand' and the attribute 'Brand'"),
+        ({"title": ["x"], "hpd_status": ["y"]}, {}, "input column 'hpd_status' and the row column"),
+        ({"title": ["x"], "__hpd_row": ["y"]}, {}, "reserved"),
+        ({"title": ["x"]}, {"reader": TitleReader("name")}, "column 'name' is not in the input"),
+        ({"title": ["x"]}, {"output_options": OutputOptions(columns=("id",))}, "'id' is to be kept"),
+        ({"title": ["x"]}, {"output": "in/out"}, "lies inside the input"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict, changes: dict, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in/a.parquet", table)
+    with pytest.raises(JobError, match=message):
+        prepare(job(tmp_path, tmp_path / "in", **changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pool_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    check_fit(Pool(cpus=1.0), cpus=2, gpus=0)
+    with pytest.raises(JobError, match=r"2 actors x 1 CPUs \+ 0.5 .* \+ 0.25 .* = 2.75 CPUs, and there are 2"):
+        check_fit(Pool(cpus=1.0, max_size=2), cpus=2, gpus=0)
+    with pytest.raises(JobError, match=r"1 actors x 2 GPUs = 2 GPUs, and there are 1"):
+        check_fit(Pool(cpus=1.0, gpus=2), cpus=8, gpus=1)
+    with pytest.raises(JobError, match="must differ"):
+        Pool(cpus=0.5)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpd_core.settings import DecodeSettings
+from pipeline.job import JobError, JobSpec, OutputOptions, Pool
+from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.metrics import Metrics
+from pipeline.prepare import prepare
+from pipeline.resume import differences, open_run, remaining, select
+from pipeline.storage import Storage
+from pipeline.units import InputFile, Unit
+from tests.pipeline.fakes import PRODUCT, TitleReader
+from tests.pipeline.helpers import SMALL_POOL, job, write
+
+A, B = InputFile("/in/a", 1, "v1"), InputFile("/in/b", 1, "v1")
+
+
+def record(file: InputFile, start: int, stop: int) -> UnitRecord:
+    unit = Unit(file, start, stop)
+    return UnitRecord(unit, unit.object_name("f"), "f", 1, "", Metrics())
+
+
+def ranges(records: list[UnitRecord]) -> list[tuple[str, int, int]]:
+    return [(r.unit.file.uri[-1], r.unit.start, r.unit.stop) for r in records]
+
+
+def test_records_are_kept_in_order_and_no_row_twice() -> None:
+    records = [
+        record(B, 0, 5),
+        record(A, 10, 20),
+        record(A, 0, 5),
+        record(A, 0, 10),
+        record(A, 5, 10),
+        record(A, 20, 30),
+    ]
+    kept, dropped = select(records, [A, B])
+    assert ranges(kept) == [("a", 0, 10), ("a", 10, 20), ("a", 20, 30), ("b", 0, 5)]
+    assert ranges(dropped) == [("a", 0, 5), ("a", 5, 10)]
+
+
+def test_records_of_inputs_that_are_gone_or_changed_are_dropped() -> None:
+    kept, dropped = select([record(A, 0, 5), record(B, 0, 5)], [replace(A, version="v2"), B])
+    assert ranges(kept) == [("b", 0, 5)] and ranges(dropped) == [("a", 0, 5)]
+
+
+def test_empty_units_are_kept_once() -> None:
+    empty = record(A, 0, 0)
+    assert select([empty], [A])[0] == [empty]
+    assert len(select([empty, replace(empty, object="other")], [A])[0]) == 1
+
+
+def test_what_is_committed_in_other_cuts_is_not_done_again() -> None:
+    planned = [Unit(A, 0, 10), Unit(A, 10, 20), Unit(B, 0, 10)]
+    left = remaining(planned, [record(A, 0, 4), record(A, 8, 15)])
+    assert [(u.file.uri, u.start, u.stop) for u in left] == [("/in/a", 4, 8), ("/in/a", 15, 20), ("/in/b", 0, 10)]
+    assert remaining([Unit(replace(A, version="v2"), 0, 4)], [record(A, 0, 4)]) == [
+        Unit(replace(A, version="v2"), 0, 4)
+    ]
+
+
+def test_differences_name_the_leaf() -> None:
+    before = {"decoder": {"settings": {"k": 24, "same": 1}}, "schemas": [{"name": "a"}], "gone": 1}
+    now = {"decoder": {"settings": {"k": 16, "same": 1}}, "schemas": [{"name": "b"}], "new": [1]}
+    assert differences(before, now) == [
+        "  decoder.settings.k: 24 -> 16",
+        "  schemas[0].name: 'a' -> 'b'",
+        "  gone: 1 -> '(none)'",
+        "  new: '(none)' -> [1]",
+    ]
+
+
+def begin(spec: JobSpec) -> str:
+    prepared = prepare(spec)
+    return open_run(prepared.output, prepared.job, prepared.facts, prepared.schema, prepared.stored)
+
+
+def changed(spec: JobSpec, what: str) -> JobSpec:
+    settings = DecodeSettings(max_value_tokens=16)
+    small = replace(PRODUCT.attributes[0], description="the maker")
+    return {
+        "max_value_tokens": replace(spec, decoder=replace(spec.decoder, settings=settings)),
+        "revision": replace(spec, decoder=replace(spec.decoder, model=replace(spec.decoder.model, revision="r2"))),
+        "instruction": replace(
+            spec, decoder=replace(spec.decoder, template=replace(spec.decoder.template, instruction="{attributes}"))
+        ),
+        "description": replace(spec, schemas=(replace(PRODUCT, attributes=(small, PRODUCT.attributes[1])),)),
+        "reader.column": replace(spec, reader=TitleReader("other")),
+        "decoder_name": replace(spec, decoder_name="ar"),
+        "threads": replace(spec, pool=replace(SMALL_POOL, threads=7)),
+    }[what]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    write(tmp_path / "in/a.parquet", {"title": ["x"], "other": ["y"]})
+    return job(tmp_path, tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    "what", ["max_value_tokens", "revision", "instruction", "description", "reader.column", "decoder_name", "threads"]
+)
+def test_another_job_on_the_same_output_is_refused_with_the_difference(spec: JobSpec, what: str) -> None:
+    first = begin(spec)
+    with pytest.raises(JobError, match=rf"begun by another job[\s\S]*{what}[^\n]*->") as e:
+        begin(changed(spec, what))
+    assert str(e.value).count("->") == 1
+    assert begin(replace(changed(spec, what), allow_mixed=True)) != first
+
+
+def test_what_does_not_decide_the_answers_may_change(spec: JobSpec, tmp_path: Path) -> None:
+    first = begin(spec)
+    other = replace(
+        spec,
+        limit=1,
+        pool=Pool(max_size=9, cpus=4.0, device="cpu"),
+        price_per_hour=3.0,
+        input_storage={"anon": True},
+        decoder=replace(spec.decoder, model=replace(spec.decoder.model, name="renamed")),
+    )
+    assert begin(other) == first
+
+
+def test_other_output_columns_are_refused_even_when_mixing(spec: JobSpec, tmp_path: Path) -> None:
+    begin(spec)
+    with pytest.raises(JobError, match=r"other output columns[\s\S]*brand__raw"):
+        begin(replace(spec, output_options=OutputOptions(raw=True), allow_mixed=True))
+    write(tmp_path / "in/b.parquet", {"title": ["x"], "more": [1]})
+    with pytest.raises(JobError, match=r"other output columns[\s\S]*more"):
+        begin(spec)
+
+
+def test_auto_is_decided_once(spec: JobSpec) -> None:
+    auto = replace(spec, decoder=replace(spec.decoder, model=replace(spec.decoder.model, dtype="auto")))
+    first = prepare(replace(auto, pool=replace(SMALL_POOL, cpus=3.0)))
+    assert (first.job.decoder.model.dtype, first.job.pool.threads) == ("float32", 3)
+    begin(replace(auto, pool=replace(SMALL_POOL, cpus=3.0)))
+    gpu = prepare(replace(auto, pool=Pool(gpus=1, cpus=8.0)))
+    assert (gpu.job.decoder.model.dtype, gpu.job.pool.threads) == ("float32", 3)
+    fresh = prepare(replace(auto, pool=Pool(gpus=1, cpus=8.0), output=spec.output + "2"))
+    assert (fresh.job.decoder.model.dtype, fresh.job.pool.threads) == ("bfloat16", 8)
+
+
+def test_run_json_holds_no_secret(spec: JobSpec, tmp_path: Path) -> None:
+    begin(replace(spec, input_storage={"secret": "hunter2"}, output_storage={"secret": "hunter2"}))
+    assert "hunter2" not in (tmp_path / "out/run.json").read_text()
+
+
+def folder(tmp_path: Path) -> OutputFolder:
+    return OutputFolder(str(tmp_path / "out"), Storage())
+
+
+def test_a_record_without_its_data_does_not_count(tmp_path: Path) -> None:
+    output = folder(tmp_path)
+    there, gone = record(A, 0, 5), record(A, 5, 9)
+    for r in (there, gone):
+        output.storage.create(output.record(r.object), r.to_json().encode())
+    output.storage.create(output.data(there.object), b"x")
+    assert output.read_records() == [there]
+    assert output.read_record(gone.object) is None  # so that its unit can be committed again
+
+
+def test_finish_removes_what_is_not_listed_before_it_marks_success(tmp_path: Path) -> None:
+    output = folder(tmp_path)
+    kept, dropped = record(A, 0, 5), record(B, 0, 5)
+    for r in (kept, dropped):
+        output.storage.create(output.data(r.object), b"x")
+        output.storage.create(output.record(r.object), r.to_json().encode())
+    output.storage.create(output.data("stray"), b"x")
+    assert not output.is_finished()
+    output.finish([kept], [dropped], {})
+    assert output.is_finished() and output.strays([kept]) == []
+    assert output.read_records() == [kept]
+    listing = output.read_json("_manifest/job.json")
+    assert listing is not None
+    assert [o["data"] for o in listing["objects"]] == [f"data/{kept.object}.parquet"]
+    assert listing["dropped"] == ["rows 0..5 of /in/b"]

@@ -1,0 +1,174 @@
+"""The whole stream with fakes, on one small Ray that all tests of this file share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import ray
+
+from pipeline.job import Progress
+from pipeline.run import run
+from tests.pipeline.fakes import HANG, KILL, HashDecoders
+from tests.pipeline.helpers import SMALL_POOL, assert_exact, input_table, job, output_files, output_table, shards, write
+from tests.pipeline.messy import messy, unpacked
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def files_of(output: Path) -> dict[str, tuple[int, bytes]]:
+    """{name: (time of the last change, content)} of everything in an output folder."""
+    paths = [p for p in output.rglob("*") if p.is_file()]
+    return {str(p.relative_to(output)): (p.stat().st_mtime_ns, p.read_bytes()) for p in paths}
+
+
+def test_a_messy_catalog_comes_through_and_a_second_run_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = messy(97), messy(40, first=97)
+    write(tmp_path / "in/a.parquet", first, row_group_size=30)
+    write(tmp_path / "in/b.parquet", second.slice(0, 0))
+    write(tmp_path / "in/c.parquet", second)
+    decoders = HashDecoders(tmp_path / "calls.log")
+    spec = job(tmp_path, tmp_path / "in", decoder_factory=decoders)
+    seen: list[Progress] = []
+    # Blocks that Ray may cut at 1 KB would be cut after each stage if the stream did not forbid it.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "target_max_block_size", 1024)
+    summary = run(spec, progress=seen.append)
+
+    assert ray.data.DataContext.get_current().target_max_block_size == 1024
+    assert summary.complete and not summary.failures
+    source = pa.concat_tables([unpacked(first), unpacked(second)])
+    assert_exact(tmp_path / "out", source)
+    assert (summary.rows_in, summary.rows_ok + summary.rows_error) == (137, 137)
+    assert summary.rows_error == sum(not title for title in source.column("title").to_pylist())
+    assert len(output_files(tmp_path / "out")) == summary.units == 10  # 2 + 2 + 2 + 1, one empty, 2
+    assert (seen[-1].rows_done, seen[-1].rows_total, seen[-1].units_done) == (137, 137, 10)
+
+    metrics = json.loads((tmp_path / "out/metrics.json").read_text())
+    assert summary.model_calls == metrics["decode"]["model_calls"] == len(decoders.calls())
+    assert metrics["decode"]["documents"] == sum(decoders.calls()) == summary.rows_ok == summary.values["brand"]
+    assert metrics["rows_in"] == metrics["rows_ok"] + metrics["rows_error"] == 137
+    listing = json.loads((tmp_path / "out/_manifest/job.json").read_text())
+    assert {o["data"] for o in listing["objects"]} == {f"data/{p.name}" for p in output_files(tmp_path / "out")}
+
+    before = files_of(tmp_path / "out")
+    monkeypatch.setattr("pipeline.stream.cluster", None)
+    monkeypatch.setattr("pipeline.drive.cluster", None)  # whoever wants Ray now fails
+    again = run(spec)
+    assert again.complete and again.model_calls == 0
+    assert (again.rows_in, again.values, again.docs_per_second) == (137, summary.values, summary.docs_per_second)
+    assert files_of(tmp_path / "out") == before
+
+    # As if the first run had been killed between its last unit and the mark of success, with another writer's remains.
+    (tmp_path / "out/_SUCCESS").unlink()
+    (tmp_path / "out/_manifest/job.json").unlink()
+    (tmp_path / "out/data/stray.parquet").write_bytes(b"half a unit of somebody")
+    finished = run(spec)
+    assert finished.complete and finished.model_calls == 0
+    after = files_of(tmp_path / "out")
+    assert after.keys() == before.keys()
+    assert all(after[name] == before[name] for name in before if name.startswith(("data/", "_manifest/units/")))
+
+
+def test_a_limit_is_extended_and_inputs_that_change_are_redone_alone(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 3, rows=20, row_group_size=20)
+    decoders = HashDecoders(tmp_path / "calls.log")
+    spec = job(tmp_path, source, decoder_factory=decoders)
+    limited = run(replace(spec, limit=27))
+    assert limited.complete and limited.rows_in == 27
+    assert_exact(tmp_path / "out", input_table(source).slice(0, 27))
+
+    write(source / "part-0000.parquet", {"id": list(range(20)), "title": [f"new {i}" for i in range(20)]})
+    (source / "part-0002.parquet").unlink()
+    write(source / "part-0003.parquet", {"id": [7], "title": ["added"]})
+    done = sum(decoders.calls())
+    summary = run(spec)
+    assert summary.complete and summary.rows_in == 41
+    assert_exact(tmp_path / "out", input_table(source))
+    # 20 of the replaced file, 13 that the limit left, 1 added; the 7 rows of part-0001 that were done stay.
+    assert sum(decoders.calls()) - done == 34
+    assert len(json.loads((tmp_path / "out/_manifest/job.json").read_text())["dropped"]) == 1
+
+
+def test_an_actor_killed_in_the_middle_costs_a_retry_and_no_row(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 2)
+    decoders = HashDecoders(tmp_path / "calls.log", kill_once=tmp_path / "killed")
+    summary = run(job(tmp_path, source, decoder_factory=decoders))
+    assert summary.complete and (tmp_path / "killed").exists()
+    assert_exact(tmp_path / "out", input_table(source))
+    assert summary.metrics["run"]["retries"] == 1 and summary.metrics["run"]["wasted_tokens"] > 0
+    assert summary.metrics["run"]["rounds"] == 1
+
+
+def test_rows_that_kill_or_hang_their_worker_are_found_and_the_others_done(tmp_path: Path) -> None:
+    titles = [f"title {i}" for i in range(10)]
+    titles[2], titles[7] = f"a {KILL}", f"a {HANG}"
+    write(tmp_path / "in/a.parquet", {"title": titles}, row_group_size=5)
+    spec = job(
+        tmp_path,
+        tmp_path / "in",
+        pack_deadline_seconds=1.0,
+        pool=replace(SMALL_POOL, max_retries=0),
+    )
+    summary = run(replace(spec, units=replace(spec.units, rows=5)))
+    assert summary.complete and (summary.rows_ok, summary.rows_error) == (8, 2)
+    table = assert_exact(tmp_path / "out", pa.table({"title": titles}), errors=[titles[2], titles[7]])
+    assert "ended every worker" in table.column("hpd_error")[2].as_py()
+
+
+def test_bad_files_are_named_and_the_good_ones_committed(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 1)
+    good = input_table(source)
+    path = write(source / "corrupt.parquet", {"id": list(range(1000)), "title": [f"{i}" * 50 for i in range(1000)]})
+    raw = bytearray(path.read_bytes())
+    raw[3000:9000] = bytes(6000)
+    path.write_bytes(raw)
+    (source / "text.parquet").write_bytes(b"this is no Parquet file")
+    spec = replace(job(tmp_path, source), units=replace(job(tmp_path, source).units, rows=1000), max_rounds=2)
+    summary = run(spec)
+    assert not summary.complete and not (tmp_path / "out/_SUCCESS").exists()
+    assert len(summary.failures) == 2
+    assert any("text.parquet" in f for f in summary.failures)
+    assert any("corrupt.parquet" in f and "read:" in f for f in summary.failures)
+    assert_exact(tmp_path / "out", good)
+
+    skipped = run(replace(spec, on_bad_file="skip"))
+    assert skipped.complete and skipped.model_calls == 0 and len(skipped.failures) == 2
+    assert (tmp_path / "out/_SUCCESS").exists()
+    assert json.loads((tmp_path / "out/_manifest/job.json").read_text())["skipped"] == list(skipped.failures)
+
+
+def test_a_decoder_that_cannot_be_loaded_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 1)
+    broken = HashDecoders(tmp_path / "calls.log", broken=True)
+    summary = run(job(tmp_path, source, decoder_factory=broken))
+    assert not summary.complete and summary.rows_in == 0
+    assert "no such model" in summary.failures[0]
+    assert summary.metrics["run"]["rounds"] == 1
+
+
+def test_a_budget_stops_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 2, rows=100, row_group_size=20)
+    slow = HashDecoders(tmp_path / "calls.log", delay=0.5)
+    spec = job(tmp_path, source, decoder_factory=slow)
+    started: list[Progress] = []
+    stopped = run(replace(spec, budget_seconds=1.0), progress=started.append)
+    assert not stopped.complete and 0 < stopped.rows_in < 200 and "budget" in stopped.failures[0]
+    done = run(spec)
+    assert done.complete and done.rows_in == 200
+    assert_exact(tmp_path / "out", input_table(source))
+
+
+def test_shards_without_rows_need_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("id", pa.int64()), ("title", pa.string())])
+    for name in ("a", "b"):
+        write(tmp_path / f"in/{name}.parquet", schema.empty_table())
+    monkeypatch.setattr("pipeline.drive.cluster", None)
+    summary = run(job(tmp_path, tmp_path / "in"))
+    assert summary.complete and (summary.rows_in, summary.units) == (0, 2)
+    assert output_table(tmp_path / "out").schema.field("pack_size").type == pa.int64()
+    assert (tmp_path / "out/_SUCCESS").exists()

@@ -49,16 +49,16 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows that attend to their own documents: blocks low..high of a slab.
+    """Rows that attend to their own documents, as a padded grid [B, width] over B blocks of a slab.
 
-    rows: [n] rows of the step. cells: [n] their place in the padded query grid [high - low, width].
-    queries: Tokens of the padded grid, each [high - low, width]; padding repeats row 0 and is never read back.
-    grid: [(high - low) * width] row of the step at each place of the grid.
+    blocks: the blocks, as a slice where they lie close together (a view, no copy) or as an index [B].
+    rows: [n] rows of the step. cells: [n] their place in the grid, counted flat.
+    grid: [B * width] row of the step at each place of the grid; padding repeats one row and is never read back.
+    queries: Tokens of the grid, each [B, width].
     """
 
     slab: Slab
-    low: int
-    high: int
+    blocks: slice | Tensor
     width: int
     columns: int
     rows: Tensor
@@ -79,12 +79,16 @@ class PrefixRead:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One forward pass. Index arithmetic happens here, never inside a layer."""
+    """One forward pass. Index arithmetic happens here, never inside a layer.
+
+    order: [T] place of every row of the step in the reads' grids, laid one after another.
+    """
 
     layout: Layout
     visibility: Visibility
     writes: tuple[Write, ...]
     reads: tuple[Read, ...]
+    order: Tensor
     prefix_reads: tuple[PrefixRead, ...]
     fast: bool = True
     _bias: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
@@ -107,7 +111,10 @@ class StepPlan:
         that rows of one step see each other where the visibility says so.
         """
         for write in self.writes:
-            write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
+            if len(write.rows) == len(key):  # all rows, in their order
+                write.slab.write(layer, write.cells, key, value)
+            else:
+                write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
         run = attend_fast if self.fast else attend_plain
         return run(query, value.shape[-1], layer=layer, plan=self, scale=scale, window=window, softcap=softcap)
 
@@ -137,8 +144,8 @@ class StepPlan:
 
 def _keys(read: Read) -> Tokens:
     """Tokens of the cells that a read covers, each [documents, columns]."""
-    slab, blocks = read.slab, slice(read.low, read.high)
-    facts = [t[blocks, : read.columns] for t in (slab.stub, slab.position, slab.index)]
+    slab = read.slab
+    facts = [t[read.blocks, : read.columns] for t in (slab.stub, slab.position, slab.index)]
     return Tokens(torch.zeros_like(facts[0]), *facts)
 
 
@@ -151,16 +158,18 @@ def attend_plain(
     prefix_of: dict[int, PrefixRead] = {r: p for p in plan.prefix_reads for r in p.rows.tolist()}
     for read in plan.reads:
         place = dict(zip(read.cells.tolist(), read.rows.tolist(), strict=True))
-        for block in range(read.low, read.high):
-            cells = [c for c in place if c // read.width == block - read.low]
+        for number, block in enumerate(torch.arange(read.slab.documents)[read.blocks].tolist()):
+            cells = [c for c in place if c // read.width == number]
             if not cells:
                 continue
             rows = torch.tensor([place[c] for c in cells], device=query.device)
-            keys, values = (t[0] for t in read.slab.read(layer, block, block + 1, read.columns))  # [kv_heads, C, d]
-            tokens = Tokens(*(t[block - read.low] for t in _keys(read)))
+            keys, values = (
+                t[0] for t in read.slab.read(layer, slice(block, block + 1), read.columns)
+            )  # [kv_heads, C, d]
+            tokens = Tokens(*(t[number] for t in _keys(read)))
             prefix = prefix_of.get(int(rows[0]))
             if prefix is not None:
-                shared = prefix.slab.read(layer, 0, 1, prefix.length)
+                shared = prefix.slab.read(layer, slice(0, 1), prefix.length)
                 keys, values = torch.cat([shared[0][0], keys], 1), torch.cat([shared[1][0], values], 1)
                 tokens = _with_prefix(tokens, prefix.length)
             asked = Tokens(*(t.reshape(-1)[torch.tensor(cells, device=query.device)] for t in read.queries))
@@ -186,17 +195,18 @@ def attend_fast(
 ) -> Tensor:
     """The fast twin: one product per slab, one per prefix, merged by log-sum-exp."""
     rows_total, heads, _ = query.shape
-    out = query.new_empty(rows_total, heads, width)
-    log_sums = query.new_empty(rows_total, heads, dtype=_accumulator(query.dtype))
+    parts, sums = [], []
     for number, read in enumerate(plan.reads):
-        keys, values = read.slab.read(layer, read.low, read.high, read.columns)
-        grid = query.index_select(0, read.grid).view(read.high - read.low, read.width, heads, -1)
+        keys, values = read.slab.read(layer, read.blocks, read.columns)
+        grid = query.index_select(0, read.grid).view(keys.shape[0], read.width, heads, -1)
         added = plan.bias(number, window, heads // keys.shape[1], query.dtype)
         part, log_sum = _attend_blocks(grid, keys, values, added, scale, softcap)
-        out[read.rows] = part.reshape(-1, heads, width).index_select(0, read.cells)
-        log_sums[read.rows] = log_sum.reshape(-1, heads).index_select(0, read.cells)
+        parts.append(part.view(-1, heads, width))
+        sums.append(log_sum.view(-1, heads))
+    out = torch.cat(parts).index_select(0, plan.order)
+    log_sums = torch.cat(sums).index_select(0, plan.order)
     for number, prefix in enumerate(plan.prefix_reads):
-        keys, values = prefix.slab.read(layer, 0, 1, prefix.length)
+        keys, values = prefix.slab.read(layer, slice(0, 1), prefix.length)
         added_or_none = plan.prefix_bias(number, window, heads // keys.shape[1], query.dtype)
         everything = len(prefix.rows) == rows_total
         rows = query if everything else query.index_select(0, prefix.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,9 @@ from hpd_core.attention import PrefixRead, Read, StepPlan, Write
 from hpd_core.cache import Slab
 from hpd_core.mask import Tokens
 from hpd_core.settings import Layout, Visibility
+
+#: Least share of a grid that real rows or live blocks must fill.
+_FILL = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,13 @@ def make_step(
         slab.describe(write.cells, stubs[own_rows], positions[own_rows], indices[own_rows])
         writes.append(write)
     facts = Tokens(torch.zeros_like(stubs), stubs, positions, indices)
+    reads = [_read(members, facts) for members in _read_groups(placed)]
     plan = StepPlan(
         layout=layout,
         visibility=visibility,
         writes=tuple(writes),
-        reads=tuple(_reads(placed, facts)),
+        reads=tuple(reads),
+        order=_order(reads, start, device),
         prefix_reads=tuple(_prefix_reads(placed, positions)),
         fast=fast,
     )
@@ -91,40 +96,54 @@ def _by_slab(placed: Sequence[_Placed]) -> dict[Slab, list[_Placed]]:
     return groups
 
 
-def _reads(placed: Sequence[_Placed], facts: Tokens) -> list[Read]:
-    """Decode rows of a slab in one read; a prefill chunk has many more rows than they, and gets its own."""
-    reads = [_read([p], facts) for p in placed if p.feed.is_prefill]
+def _read_groups(placed: Sequence[_Placed]) -> Iterator[list[_Placed]]:
+    """Feeds that attend in one product: of one slab, and of widths that pad little."""
     for members in _by_slab([p for p in placed if not p.feed.is_prefill]).values():
-        reads.append(_read(members, facts))
-    return reads
+        yield members
+    for members in _by_slab([p for p in placed if p.feed.is_prefill]).values():
+        rest = sorted(members, key=lambda p: -len(p.feed.ids))
+        while rest:
+            least = len(rest[0].feed.ids) * _FILL
+            yield [p for p in rest if len(p.feed.ids) >= least]
+            rest = [p for p in rest if len(p.feed.ids) < least]
 
 
 def _read(members: Sequence[_Placed], facts: Tokens) -> Read:
-    slab = members[0].feed.slab
-    blocks = [p.feed.block for p in members]
-    low, high = min(blocks), max(blocks) + 1
+    slab, device = members[0].feed.slab, facts.stub.device
+    blocks = sorted(p.feed.block for p in members)
+    low, high = blocks[0], blocks[-1] + 1
+    dense = len(blocks) >= _FILL * (high - low)
+    # Blocks that lie close together are read where they are, idle ones among them; scattered ones are copied.
+    number = {block: i for i, block in enumerate(range(low, high) if dense else blocks)}
     width = max(len(p.feed.ids) for p in members)
-    device = facts.stub.device
-    grid = [members[0].start] * ((high - low) * width)
+    grid = [members[0].start] * (len(number) * width)
     rows, cells = [], []
     for p in members:
         for k in range(len(p.feed.ids)):
-            cell = (p.feed.block - low) * width + k
+            cell = number[p.feed.block] * width + k
             grid[cell] = p.start + k
             rows.append(p.start + k)
             cells.append(cell)
     at = torch.tensor(grid, dtype=torch.int64, device=device)
     return Read(
         slab=slab,
-        low=low,
-        high=high,
+        blocks=slice(low, high) if dense else torch.tensor(blocks, dtype=torch.int64, device=device),
         width=width,
         columns=max(slab.used[b] for b in blocks),
         rows=torch.tensor(rows, dtype=torch.int64, device=device),
         cells=torch.tensor(cells, dtype=torch.int64, device=device),
         grid=at,
-        queries=Tokens(*(t[at].view(high - low, width) for t in facts)),
+        queries=Tokens(*(t[at].view(len(number), width) for t in facts)),
     )
+
+
+def _order(reads: Sequence[Read], rows: int, device: torch.device) -> Tensor:
+    order = torch.empty(rows, dtype=torch.int64, device=device)
+    start = 0
+    for read in reads:
+        order[read.rows] = read.cells + start
+        start += len(read.grid)
+    return order
 
 
 def _prefix_reads(placed: Sequence[_Placed], positions: Tensor) -> list[PrefixRead]:

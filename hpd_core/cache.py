@@ -84,13 +84,10 @@ class Slab:
         for stored, new in zip(self._layers[layer], (key, value), strict=True):
             stored.view(-1, *new.shape[1:]).index_copy_(0, cells, new)
 
-    def read(self, layer: int, low: int, high: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [high - low, kv_heads, columns, head_dim] of blocks low..high, views into the slab."""
-        key, value = self._layers[layer]
-        return (
-            key[low:high, :columns].transpose(1, 2),
-            value[low:high, :columns].transpose(1, 2),
-        )
+    def read(self, layer: int, blocks: slice | Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, kv_heads, columns, head_dim]: views for a slice of blocks, copies for an index [B]."""
+        key, value = (t[:, :columns][blocks].transpose(1, 2) for t in self._layers[layer])
+        return key, value
 
     @property
     def bytes(self) -> int:

@@ -111,8 +111,8 @@ class DecodeSettings:
     visibility: Visibility = Visibility.ISOLATED
     max_value_tokens: int = 24
     max_document_tokens: int = 2048
-    tokens_per_step: int = 256
-    max_slots: int = 512
+    tokens_per_step: int = 512
+    max_slots: int = 1024
     prefix_cache_mib: int = 256
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpd_core import recipe
 from hpd_core.rows import Counts, Row, RowStatus
 from hpd_core.schema import Document
 from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Visibility
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hpd_core.extractor import Extractor
 
 #: Documents per call of the decoder: enough for any batch, few enough for progress to be seen.
-CHUNK = 64
+CHUNK = 256
 
 
 @command
@@ -79,7 +80,7 @@ def decoder_spec(model: str, layout: str, visibility: str, max_value_tokens: int
     settings = DecodeSettings(
         layout=Layout(layout), visibility=Visibility(visibility), max_value_tokens=max_value_tokens
     )
-    return DecoderSpec(spec, settings)
+    return recipe.decoder_spec(spec, settings)
 
 
 def extract_all(extractor: Extractor, documents: Sequence[Document]) -> tuple[list[Row], Counts]:

@@ -104,9 +104,9 @@ class DecodeActor:
 
 def load(spec: DecoderSpec, device: str, threads: int) -> Decoder:
     """The real decoder."""
-    # Spinning OpenMP threads and the tokenisation tasks of the same machine starve each other (measured on 2 cores: 2x
-    # and more); read once, when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP threads that wait by spinning starve the tokenisation tasks of the same machine, and these them. A short
+    # spin costs nothing on an idle machine (never to spin costs 40 %). Read once, when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     from hpd_core.extractor import HyperParallelDecoder
 
     return HyperParallelDecoder.from_spec(spec, device=device, threads=threads)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Spinning OpenMP threads of several test processes on few cores starve each other; read when torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -1,5 +1,6 @@
 # make run     install, then the main job over the sample catalog
-# make test    install, then all tests (ARGS="tests/core -k mask" narrows them)
+# make test    install, then all tests but those marked slow (ARGS="tests/core -k mask" narrows them, ARGS="-m slow" runs
+#              the slow ones)
 # make lint    ruff, mypy and the import contracts
 # make clean   remove what these made
 #
@@ -19,7 +20,7 @@ run: $(STAMP)
 	$(BIN)/hpd extract --config conf/quickstart.yaml $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -41,6 +41,9 @@ class _Request:
 class ArDecoder:
     """Autoregressive decoding: one prompt per document writes `Name: value` for every attribute.
 
+    The prompt ends with the first key, as every slot of HPD starts with its own: without it a small model without
+    fine-tuning starts to talk about the task, and hardly ever answers it.
+
     batch_size: documents per batch, sorted by length and padded on the left. lookup: draft tokens looked up in the
     prompt (transformers allows it at batch 1 only); 0 is off.
     """
@@ -63,13 +66,13 @@ class ArDecoder:
     def _request(self, document: EncodedDocument, answers: dict[str, str] | None) -> _Request:
         prompt = self.encoder.prompt(document)
         keys = _first_line_stubs(self.encoder, document.schema)
-        limit = sum(map(len, keys)) + len(keys) * prompt.max_value_tokens
+        limit = sum(map(len, keys[1:])) + len(keys) * prompt.max_value_tokens
         written = None
         if answers is not None:
             absent = self.encoder.template.absent
             values = [self.encoder.value_ids(a, answers.get(a.name, absent)) for a in document.schema]
-            written = tuple(i for key, value in zip(keys, values, strict=True) for i in (*key, *value))
-        return _Request((*prompt.shared.prefix, *prompt.document), limit, len(keys), written)
+            written = tuple(i for key, value in zip(keys, values, strict=True) for i in (*key, *value))[len(keys[0]) :]
+        return _Request((*prompt.shared.prefix, *prompt.document, *keys[0]), limit, len(keys), written)
 
 
 class PerAttributeDecoder:
@@ -108,8 +111,9 @@ def _first_line_stubs(encoder: PromptEncoder, schema: Schema) -> list[tuple[int,
 
 
 def _parse(encoder: PromptEncoder, document: EncodedDocument, ids: Sequence[int]) -> Row:
-    """Lines `Name: value` -> values. The first line of a name counts; a name that is not there is absent."""
-    text = encoder.decode(ids)
+    """Lines `Name: value`, as list items or not -> values. The first line of a name counts; a name that is not there is
+    absent."""
+    text = f"{next(iter(document.schema)).name}:{encoder.decode(ids)}"
     whole = ids[-1] in encoder.stop_ids
     lines: dict[str, tuple[str, bool]] = {}
     written = text.split("\n")
@@ -117,7 +121,7 @@ def _parse(encoder: PromptEncoder, document: EncodedDocument, ids: Sequence[int]
         name, colon, raw = line.partition(":")
         if colon:
             cut = number == len(written) - 1 and not whole
-            lines.setdefault(name.strip().casefold(), (raw.removeprefix(" "), cut))
+            lines.setdefault(name.strip(" -*").casefold(), (raw.removeprefix(" "), cut))
     values = []
     for attribute in document.schema:
         raw, cut = lines.get(attribute.name.casefold(), ("", False))

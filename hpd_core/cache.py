@@ -47,6 +47,9 @@ class Slab:
         return self._free.pop()
 
     def release(self, block: int) -> None:
+        for pair in self._layers.values():
+            for stored in pair:
+                stored[block, : self.used[block]] = 0  # NaN of this document would reach the next one: 0 * NaN is NaN
         self.position[block] = _NEVER
         self.used[block] = 0
         self._free.append(block)
@@ -120,20 +123,16 @@ class SlabPool:
         for slab in slabs:
             if not slab.is_full:
                 return slab, slab.take()
+        # Idle slabs of other widths go first: documents come sorted by length, and those widths are done with.
+        self._slabs = {w: g if w == width else [s for s in g if not s.is_empty] for w, g in self._slabs.items()}
+        slabs = self._slabs[width]
         documents = max(1, min(_MAX_DOCUMENTS, _CELLS_PER_SLAB // width))
         slabs.append(Slab(documents, width, self.device))
         return slabs[-1], slabs[-1].take()
 
-    def release(self, slab: Slab, block: int) -> None:
-        slab.release(block)
-        if slab.is_empty:
-            # Documents come sorted by length: another width in use means that this one is done with.
-            self._slabs[slab.columns] = [
-                s for s in self._slabs[slab.columns] if s is not slab or not self._others_busy(s)
-            ]
-
-    def _others_busy(self, slab: Slab) -> bool:
-        return any(not s.is_empty for group in self._slabs.values() for s in group if s is not slab)
+    @property
+    def slabs(self) -> list[Slab]:
+        return [slab for group in self._slabs.values() for slab in group]
 
 
 class PrefixCache:

@@ -95,6 +95,7 @@ class Decoder:
         self._prefixes = PrefixCache(settings.prefix_cache_mib * 2**20)
         self._pool = SlabPool(model.device)
 
+    @torch.inference_mode()
     def decode(
         self, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None = None
     ) -> list[list[SlotTokens]]:
@@ -126,7 +127,7 @@ class Decoder:
             counts.prefill_seconds += seconds * (1 - share)
             for document in [a for a in active if a.is_prefilled and not a.live]:
                 active.remove(document)
-                self._pool.release(document.slab, document.block)
+                document.slab.release(document.block)
                 results[document.number] = [self._finished(slot) for slot in document.slots]
         return results
 

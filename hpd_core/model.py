@@ -44,11 +44,17 @@ def _hyper_parallel_attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights)."""
-    unknown = {name for name, value in others.items() if name not in _IGNORED and value is not None}
+    unknown = {
+        name for name, value in others.items() if name not in _IGNORED and value is not None and value is not False
+    }
     if unknown or attention_mask is not None or dropout:
         raise UnsupportedModelError(
             f"{type(module).__name__} asks attention for what this decoder does not do: "
             f"{', '.join(sorted(unknown)) or 'a mask of its own or dropout'}"
+        )
+    if sliding_window is None and _is_windowed(module.config, module.layer_idx):
+        raise UnsupportedModelError(
+            f"{type(module).__name__} keeps its sliding window to its own mask, which this decoder replaces"
         )
     out = plan.attend(
         query[0].transpose(0, 1),
@@ -130,6 +136,14 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     }[name]
 
 
+def _is_windowed(config: Any, layer: int) -> bool:
+    """Whether the configuration gives this layer a sliding window."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return bool(kinds[layer] == "sliding_attention")
+    return bool(getattr(config, "sliding_window", None)) and getattr(config, "use_sliding_window", True)
+
+
 def _refuse(config: Any) -> None:
     """Raises UnsupportedModelError for what cannot be decoded exactly, before any weight is loaded."""
     kind, text = config.model_type, config.get_text_config()
@@ -142,6 +156,9 @@ def _refuse(config: Any) -> None:
         raise UnsupportedModelError(
             f"{kind!r} has recurrent layers, whose state follows memory order and not positions"
         )
+    other = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if other:
+        raise UnsupportedModelError(f"{kind!r} has layers that are not plain attention: {', '.join(sorted(other))}")
     if getattr(text, "alibi", False):
         raise UnsupportedModelError(f"{kind!r} biases attention by memory order (ALiBi)")
     rope = getattr(text, "rope_parameters", None) or {}

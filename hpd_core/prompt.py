@@ -7,6 +7,8 @@ space before an isolated piece and byte-level vocabularies merge across blanks.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,6 +85,12 @@ class PromptEncoder:
         self.prompting = prompting
         self.context = context
         self.eos_ids = eos_ids
+        added = tokenizer.added_tokens_decoder.values()
+        self._markers = sorted({*tokenizer.all_special_tokens, *(t.content for t in added if t.content.strip())})
+        # Markers that are not "special" to the tokenizer and mean something to the template, like Qwen3's <think>.
+        template_text = tokenizer.chat_template or ""
+        inner = [t.content for t in added if not t.special and len(t.content) > 1 and t.content in template_text]
+        self._unspecial = re.compile("|".join(map(re.escape, sorted(inner, reverse=True)))) if inner else None
         self._shared = lru_cache(maxsize=1024)(self._build_shared)
 
     @classmethod
@@ -173,7 +181,7 @@ class PromptEncoder:
         """A row may bring its own attribute names: none of them may act as a control token of the prefix."""
         for attribute in schema:
             for text in (attribute.name, attribute.description, *attribute.values):
-                for marker in self.tokenizer.all_special_tokens:
+                for marker in self._markers:
                     if marker in text:
                         raise PromptError(f"attribute {attribute.name!r}: {text!r} holds the control token {marker!r}")
 
@@ -243,12 +251,20 @@ class PromptEncoder:
         size = 16 * budget
         while True:
             part = text[:size]
-            ids = self.tokenizer(part, add_special_tokens=False, split_special_tokens=True).input_ids
+            ids = self._encode_plain(part)
             if len(part) == len(text):
                 return ids, True
             if len(ids) > budget:
                 return ids, False
             size *= 4
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Ids of a text in which no marker is a control token: special ones are split by the tokenizer, others here."""
+        edges = [0, *(m.start() + 1 for m in self._unspecial.finditer(text)), len(text)] if self._unspecial else []
+        parts = [text[a:b] for a, b in itertools.pairwise(edges)] or [text]
+        return [
+            i for p in parts for i in self.tokenizer(p, add_special_tokens=False, split_special_tokens=True).input_ids
+        ]
 
 
 def _describe(attribute: Attribute) -> str:

@@ -6,6 +6,7 @@ Null markers, comparison and typing of values have their one home here.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
@@ -19,6 +20,7 @@ NULL_MARKERS = frozenset(
     {"", "n/a", "na", "none", "null", "not specified", "not available", "not applicable", "unknown"}
 )
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
+_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _TRUE = frozenset({"true", "yes", "y", "1"})
 _FALSE = frozenset({"false", "no", "n", "0"})
 
@@ -135,14 +137,14 @@ def unquote(text: str) -> str:
 
 def typed_value(attribute: Attribute, raw: str) -> tuple[Typed, ValueStatus]:
     """Types `raw` as the attribute declares: (value, status) with status extracted, absent or invalid."""
-    if is_null(raw):
-        return None, ValueStatus.ABSENT
     text = unquote(raw)
-    if attribute.values:
-        closed = {v.casefold(): v for v in attribute.values}
-        if text.casefold() not in closed:
-            return None, ValueStatus.INVALID
+    closed = {v.casefold(): v for v in attribute.values}
+    if text.casefold() in closed:  # before null markers: a closed list may well hold "None"
         text = closed[text.casefold()]
+    elif is_null(raw):
+        return None, ValueStatus.ABSENT
+    elif closed:
+        return None, ValueStatus.INVALID
     parsed = _parse(attribute.type, text)
     return parsed, ValueStatus.EXTRACTED if parsed is not None else ValueStatus.INVALID
 
@@ -153,8 +155,14 @@ def _parse(kind: ValueType, text: str) -> Typed:
     if kind is ValueType.BOOLEAN:
         word = text.casefold()
         return True if word in _TRUE else False if word in _FALSE else None
+    if _GROUPED.fullmatch(text):
+        text = text.replace(",", "")
+    elif kind is ValueType.NUMBER and text.count(",") == 1 and "." not in text:
+        text = text.replace(",", ".")  # a decimal comma, as most of Europe writes it
     try:
-        number = float(text.replace(",", "")) if kind is ValueType.NUMBER else int(text.replace(",", ""))
+        if "_" in text:  # a digit separator to Python, nothing to people
+            return None
+        number = float(text) if kind is ValueType.NUMBER else int(text)
     except ValueError:
         return None
     return number if math.isfinite(number) and abs(number) < 2**63 else None

@@ -146,10 +146,11 @@ class DecoderSpec:
         facts = json.loads(json.dumps(asdict(self)))
         for key in ("name", "install"):
             facts["model"].pop(key)
-        if self.model.adapter:
-            from hpd_core import recipe  # it builds on this file
+        from hpd_core import recipe, source  # they build on this file
 
-            # Where an adapter lies does not decide answers, what is in it does.
+        # Where weights and adapters lie does not decide answers, what is in them does.
+        facts["model"]["source"] = source.identity(self.model)
+        if self.model.adapter:
             facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
         facts["settings"].pop("prefix_cache_mib")
         return facts

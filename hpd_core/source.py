@@ -6,10 +6,12 @@ name a model do without it.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +45,61 @@ def named_models() -> dict[str, ModelSpec]:
     return models
 
 
-def model_spec(model: str | ModelSpec) -> ModelSpec:
-    """A spec as it is; a registered name as registered; any other text as a path, GGUF file, hub id or adapter.
+def model_spec(model: str | ModelSpec, named: Mapping[str, ModelSpec] | None = None) -> ModelSpec:
+    """A spec as it is; a name as `named` (or registered); any other text as a path, GGUF file, hub id or adapter.
 
-    Raises SettingsError for a text that is none of these, naming the registered models.
+    Raises SettingsError with the nearest name for a text that is none of these.
     """
     if isinstance(model, ModelSpec):
         return model
-    named = named_models()
+    named = named_models() if named is None else named
     if model in named:
         return named[model]
     if Path(model).expanduser().exists() or "/" in model or model.startswith("package:"):
         return recipe.adapter_spec(model) or ModelSpec(source=model)
-    raise SettingsError(
-        f"no model {model!r}: not a registered name ({', '.join(sorted(named)) or 'none'}), not a path, not a hub id"
-    )
+    close = get_close_matches(model, named, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(sorted(named)) or 'none'}"
+    raise SettingsError(f"no model {model!r}: neither a name, a path nor a hub id; {hint}")
+
+
+def check_present(spec: ModelSpec) -> Path:
+    """Where a model's file or directory should be; raises ModelNotFoundError that says how to get what is missing.
+
+    A hub id is not looked up: its path does not exist.
+    """
+    path = _in_package(spec) if spec.source.startswith("package:") else Path(spec.source).expanduser()
+    if path.suffix == ".gguf" and not path.is_file():
+        raise ModelNotFoundError(f"model {spec.name!r}: no GGUF file {path}")
+    return path
+
+
+def identity(spec: ModelSpec) -> str:
+    """What decides the weights: a digest of local files wherever they lie, hub id and revision otherwise.
+
+    Of each weight file its size, first and last MiB: whole checkpoints would take minutes to read.
+    """
+    path = check_present(spec)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".json"))
+    elif path.is_file():
+        files = [path]
+    else:
+        return f"{spec.source}@{spec.revision or 'main'}"
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as f:
+            digest.update(f.read(2**20))
+            f.seek(max(0, size - 2**20))
+            digest.update(f.read(2**20))
+    return f"sha256:{digest.hexdigest()[:16]}"
 
 
 def locate(spec: ModelSpec) -> ModelFiles:
     """Finds the files of `spec`; raises ModelNotFoundError that says how to get them."""
-    path = _in_package(spec) if spec.source.startswith("package:") else Path(spec.source).expanduser()
+    path = check_present(spec)
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelNotFoundError(f"model {spec.name!r}: no GGUF file {path}")
         path = as_directory(path)
     trust = {"trust_remote_code": True} if spec.trust_remote_code else {}
     if path.is_dir():

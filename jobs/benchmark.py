@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpd_core.rows import Counts
-from hpd_core.settings import Layout, Visibility
 from jobs.console import command, output, run_alone, say
 from jobs.dataset import Benchmark, read_benchmark
 from jobs.evaluate import decoder_spec
-from jobs.measure import Contender, markdown, measure, report
+from jobs.measure import REFERENCE, Contender, markdown, measure, report
 from jobs.options import AsJson, Dataset, Folder, LayoutName, Limit, ModelName, Threads, ValueTokens, VisibilityName
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
@@ -46,16 +45,23 @@ def benchmark(
     lengths: Annotated[
         str, typer.Option(help="gold (write the gold answers) | model (write the model's own)")
     ] = "gold",
-    layout: LayoutName = Layout.BRANCHES.value,
-    visibility: VisibilityName = Visibility.ISOLATED.value,
+    layout: LayoutName = None,
+    visibility: VisibilityName = None,
     model: ModelName = DEFAULT_MODEL,
-    max_value_tokens: ValueTokens = 24,
+    max_value_tokens: ValueTokens = None,
     threads: Threads = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave a decoder out; may be repeated. Not hpd, not ar.")
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Time HPD against autoregressive baselines; writes benchmark.md and benchmark.json."""
     if lengths not in list(Lengths):
         raise JobError(f"--lengths {lengths}: must be one of {', '.join(Lengths)}")
+    optional = sorted({name for name, _ in CONTENDERS} - {"hpd", REFERENCE})
+    if not set(skip or ()) <= set(optional):
+        raise JobError(f"--skip {' '.join(skip or ())}: must be one of {', '.join(optional)}")
+    chosen = [(name, batch) for name, batch in CONTENDERS if name not in (skip or ())]
     data = read_benchmark(dataset)
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
@@ -64,7 +70,7 @@ def benchmark(
         loaded = load(spec, threads)
         documents, forced = inputs(loaded, data, limit, Lengths(lengths))
         contenders = []
-        for name, batch in CONTENDERS:
+        for name, batch in chosen:
             decoder = named(name)(loaded, batch)
             say(f"warming up: {name}, batch {batch}")
             work(decoder, documents[:2], forced)
@@ -77,7 +83,8 @@ def benchmark(
             "dataset": dataset.name,
             "spec": spec.as_dict(),
         }
-        heading = f"{dataset.name}: {len(documents)} documents, {repeat} rounds, {lengths} lengths, {layout}, {model}"
+        how = f"{repeat} rounds, {lengths} lengths, {spec.settings.layout}"
+        heading = f"{dataset.name}: {len(documents)} documents, {how}, {model}"
         write_report(output_folder, facts, heading)
         out.console.print(markdown(facts, heading), markup=False, highlight=False, soft_wrap=True)
         out.finish(facts | {"output": str(output_folder)})

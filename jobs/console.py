@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import SettingsError
 from pipeline import job
@@ -24,6 +25,9 @@ from pipeline.storage import StorageError
 P = ParamSpec("P")
 #: Seconds between progress lines where stderr is no terminal.
 _LINE_EVERY = 5.0
+
+
+_TO_MEND = (job.JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
 
 
 class Exit(IntEnum):
@@ -43,12 +47,21 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
-        except (job.JobError, SettingsError, SchemaError, StorageError, FileNotFoundError) as error:
+        except Exception as error:
+            if not isinstance(error, _to_mend()):
+                raise
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
             raise typer.Exit(Exit.INPUT) from error
 
     return wrapped
+
+
+def _to_mend() -> tuple[type[Exception], ...]:
+    """Errors that say what the user must change."""
+    # Its module brings torch. Nobody has raised the error where nobody has imported it.
+    model = sys.modules.get("hpd_core.model")
+    return (*_TO_MEND, model.UnsupportedModelError) if model is not None else _TO_MEND
 
 
 def run_alone(function: Callable[..., None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +14,14 @@ import typer
 from hpd_core import recipe
 from hpd_core.rows import Counts, Row, RowStatus
 from hpd_core.schema import Document
-from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Visibility
+from hpd_core.settings import DecoderSpec, Layout, Visibility
+from hpd_core.source import check_present
 from jobs.console import command, output, run_alone, say
 from jobs.dataset import read_benchmark
 from jobs.options import AsJson, Dataset, Folder, LayoutName, Limit, ModelName, Threads, ValueTokens, VisibilityName
 from jobs.scoring import score
 from pipeline.job import JobError
-from pipeline.models import DEFAULT_MODEL, check_installed, model_spec
+from pipeline.models import DEFAULT_MODEL, model_spec
 
 if TYPE_CHECKING:
     from hpd_core.extractor import Extractor
@@ -33,11 +35,11 @@ def evaluate(
     dataset: Dataset,
     output_folder: Folder,
     decoder: Annotated[str, typer.Option(help="hpd | ar | ar-lookup | per-attribute")] = "hpd",
-    layout: LayoutName = Layout.BRANCHES.value,
-    visibility: VisibilityName = Visibility.ISOLATED.value,
+    layout: LayoutName = None,
+    visibility: VisibilityName = None,
     limit: Limit = None,
     model: ModelName = DEFAULT_MODEL,
-    max_value_tokens: ValueTokens = 24,
+    max_value_tokens: ValueTokens = None,
     threads: Threads = None,
     json_: AsJson = False,
 ) -> None:
@@ -69,18 +71,21 @@ def evaluate(
         out.finish(facts | {"output": str(output_folder)})
 
 
-def decoder_spec(model: str, layout: str, visibility: str, max_value_tokens: int) -> DecoderSpec:
-    """The spec of command-line words; raises JobError or SettingsError for what does not exist."""
+def decoder_spec(model: str, layout: str | None, visibility: str | None, max_value_tokens: int | None) -> DecoderSpec:
+    """The spec of command-line words; what is not given is the fine-tuned model's own, or the default.
+
+    Raises JobError or SettingsError for what does not exist.
+    """
     for name, given, allowed in (("layout", layout, Layout), ("visibility", visibility, Visibility)):
         known = [member.value for member in allowed]
-        if given not in known:
+        if given is not None and given not in known:
             raise JobError(f"--{name} {given}: must be one of {', '.join(known)}")
     spec = model_spec(model)
-    check_installed(spec)
-    settings = DecodeSettings(
-        layout=Layout(layout), visibility=Visibility(visibility), max_value_tokens=max_value_tokens
-    )
-    return recipe.decoder_spec(spec, settings)
+    check_present(spec)
+    base = recipe.decoder_spec(spec)
+    given = {"layout": layout, "visibility": visibility, "max_value_tokens": max_value_tokens}
+    settings = replace(base.settings, **{name: value for name, value in given.items() if value is not None})
+    return replace(base, settings=settings)
 
 
 def extract_all(extractor: Extractor, documents: Sequence[Document]) -> tuple[list[Row], Counts]:

@@ -31,10 +31,14 @@ def extract(
     with output(json_) as out:
         with progress_bar() as show:
             summary = run(job, progress=show)
-        print_summary(summary, job, out.console)
+        # The work is done: what is printed for people must not cost the program that waits for the object.
         out.finish(summary_facts(summary))
+        print_summary(summary, job, out.console)
     for failure in summary.failures:
         say(f"failed: {failure}")
+    if summary.unloadable:
+        say(f"error: {summary.unloadable}")
+        raise typer.Exit(Exit.INPUT)
     if not summary.complete:
         say("incomplete: run the same command again to continue")
         raise typer.Exit(Exit.INCOMPLETE)

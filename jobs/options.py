@@ -26,7 +26,9 @@ Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the res
 ModelName = Annotated[
     str, typer.Option("--model", "-m", help="Name of conf/models.yaml, directory, GGUF file or hub id.")
 ]
-LayoutName = Annotated[str, typer.Option("--layout", help="gaps | branches")]
-VisibilityName = Annotated[str, typer.Option("--visibility", help="isolated | causal")]
-ValueTokens = Annotated[int, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
+LayoutName = Annotated[
+    str | None, typer.Option("--layout", help="gaps | branches; the model's own, or branches, where it is not given.")
+]
+VisibilityName = Annotated[str | None, typer.Option("--visibility", help="isolated | causal")]
+ValueTokens = Annotated[int | None, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]

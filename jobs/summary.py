@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pipeline.job import JobSpec, RunSummary
 from pipeline.reader import CatalogReader
@@ -41,8 +43,10 @@ def figures(summary: RunSummary, price_per_hour: float) -> Table:
         if price_per_hour
         else "no price is set"
     )
+    dropped = f"{summary.rows_dropped:,} of inputs that are gone or changed" if summary.rows_dropped else ""
     for name, value in (
         ("rows in", f"{summary.rows_in:,} = {summary.rows_ok:,} ok + {summary.rows_error:,} in error"),
+        ("rows dropped", dropped),
         ("values found", f"{sum(summary.values.values()):,}"),
         ("documents per second", f"{summary.docs_per_second:.2f}"),
         ("slots per step", f"{summary.slots_per_step:.1f}"),
@@ -52,7 +56,8 @@ def figures(summary: RunSummary, price_per_hour: float) -> Table:
         ("units, seconds", f"{summary.units:,} units, {summary.seconds:.1f} s"),
         ("output", summary.output),
     ):
-        table.add_row(name, value)
+        if value:
+            table.add_row(name, Text(value))
     return table
 
 
@@ -61,7 +66,7 @@ def value_table(values: Mapping[str, int]) -> Table:
     table.add_column("column")
     table.add_column("values", justify="right")
     for column, count in values.items():
-        table.add_row(column, f"{count:,}")
+        table.add_row(Text(column), f"{count:,}")
     return table
 
 
@@ -74,32 +79,45 @@ def row_table(rows: Sequence[Mapping[str, Any]], job: JobSpec) -> Table:
     table.add_column("values", overflow="fold")
     for row in rows:
         found = [f"{name}: {row[column]}" for column, name in names.items() if row.get(column) is not None]
-        found += [f"{name}: {value} (extra)" for name, value in row.get("hpd_extra") or []]
+        found += [f"{name}: {value} (extra)" for name, value in row["hpd_extra"] or ()]
         table.add_row(
-            _headline(row, job),
+            Text(_headline(row, job)),  # a product's text may look like rich's markup
             str(row["hpd_status"]),
-            "\n".join(found) or str(row["hpd_error"] or ""),
+            Text("\n".join(found) or str(row["hpd_error"] or "")),
             end_section=True,
         )
     return table
 
 
 def first_rows(output: str, job: JobSpec, count: int) -> list[dict[str, Any]]:
-    """The first committed rows, by name of their files; none where nothing is committed."""
+    """The first committed rows, by name of their files: the columns that `row_table` shows. None where nothing is
+    committed. What Python cannot hold (no UTF-8, the year 20000) is shown as its reason."""
     storage = Storage(job.output_storage)
     folder = f"{output.rstrip('/')}/data"
+    shown = dict.fromkeys([*_text_columns(job), *job.attributes(), "hpd_status", "hpd_error", "hpd_extra"])
     rows: list[dict[str, Any]] = []
     for name in storage.names(folder):
         if len(rows) >= count:
             break
         with storage.open(f"{folder}/{name}") as file, pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(batch_size=count - len(rows)):
-                rows += batch.to_pylist()
-                break
+            names = [name for name in shown if name in parquet.schema_arrow.names]
+            batch = next(parquet.iter_batches(batch_size=count - len(rows), columns=names), None)
+            for index in range(batch.num_rows if batch is not None else 0):
+                rows.append(dict.fromkeys(shown) | {name: _held(batch.column(name)[index]) for name in names})
     return rows
 
 
+def _held(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        return f"({error})"
+
+
 def _headline(row: Mapping[str, Any], job: JobSpec) -> str:
-    columns = job.reader.template.columns if isinstance(job.reader, CatalogReader) else ()
-    kept = next((row[column] for column in columns if row.get(column)), "")
+    kept = next((row[column] for column in _text_columns(job) if row.get(column)), "")
     return " ".join(str(kept).split())
+
+
+def _text_columns(job: JobSpec) -> Sequence[str]:
+    return job.reader.template.columns if isinstance(job.reader, CatalogReader) else ()

@@ -11,13 +11,15 @@ import typer
 
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
+from hpd_core.source import check_present
 from jobs.console import Exit, command, output, run_alone, say
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import RowFault
-from pipeline.models import check_installed
 from pipeline.prepare import Prepared, prepare
+from pipeline.schema import conform
+from pipeline.storage import explained
 
 #: Rows of the first file whose texts are built, to see what the template makes of real data.
 PROBE_ROWS = 200
@@ -37,14 +39,14 @@ def validate(
     Exit codes: 0 can run, 2 cannot; every reason names the file, key or column.
     """
     job = compose(load_config(config, set_ or ()), config, inputs=input or (), output=output_folder, limit=limit)
-    check_installed(job.decoder.model)
+    check_present(job.decoder.model)
     with output(json_) as out:
         prepared = prepare(job)
         items = probe(prepared, PROBE_ROWS)
         facts = describe(prepared, items)
+        out.finish(facts)
         for key, value in facts.items():
             out.console.print(f"{key}: {value}", highlight=False, markup=False, soft_wrap=True)
-        out.finish(facts)
     for file in prepared.plan.bad:
         say(f"error: {file}")
     if prepared.plan.bad and job.on_bad_file == "fail":
@@ -52,12 +54,14 @@ def validate(
 
 
 def probe(prepared: Prepared, rows: int) -> list[Document | RowFault]:
-    """What the reader makes of the first rows of the first file."""
-    if not prepared.plan.units:
+    """What the reader makes of the first rows of the first file that has any, under the schema that all files share."""
+    unit = next((unit for unit in prepared.plan.units if unit.rows), None)
+    if unit is None:
         return []
-    with prepared.source.open(prepared.plan.units[0].file.uri) as file, pq.ParquetFile(file) as parquet:
-        batch = next(parquet.iter_batches(batch_size=rows), None)
-    return list(prepared.job.reader.documents(pa.Table.from_batches([batch]))) if batch is not None else []
+    uri = unit.file.uri
+    with explained(uri), prepared.source.open(uri) as file, pq.ParquetFile(file) as parquet:
+        table = pa.Table.from_batches([next(parquet.iter_batches(batch_size=rows))])
+    return list(prepared.job.reader.documents(conform(table, prepared.plan.schema)))
 
 
 def describe(prepared: Prepared, items: Sequence[Document | RowFault]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class FailureKind(StrEnum):
     READ = "read"
     TOKENIZE = "tokenize"
     DECODE = "decode"
-    #: The decoder cannot be loaded: no unit can succeed.
+    #: The decoder or its tokenizer cannot be loaded: no unit can succeed.
     LOAD = "load"
     COMMIT = "commit"
     #: A worker that died without a word.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hpd_core.schema import Attribute, Schema, SchemaError
 from hpd_core.settings import DecoderSpec
@@ -30,6 +31,7 @@ def compose(
     given = [config.input.path] if isinstance(config.input.path, str) else config.input.path or []
     paths = tuple(inputs or given)
     target = output or config.output.path
+    rows = limit if limit is not None else config.input.limit
     if not paths:
         raise ConfigError(f"{origin}: input.path: no input; set it or give --input")
     if not target:
@@ -54,9 +56,9 @@ def compose(
                 statuses=config.output.statuses,
                 raw=config.output.raw,
             ),
-            limit=limit if limit is not None else config.input.limit,
+            limit=rows,
             price_per_hour=price_per_hour(config.price, origin),
-            config=config.public(),
+            config=_effective(config.public(), input={"path": list(paths), "limit": rows}, output={"path": target}),
             **run,
         )
     except ConfigError:
@@ -122,6 +124,11 @@ def price_per_hour(price: PriceConfig, origin: str | Path) -> float:
             f"{origin}: price.machine: {unknown_key(price.machine, list(known)).replace('key', 'machine', 1)}"
         )
     return known[price.machine].dollars_per_hour * price.machines
+
+
+def _effective(public: dict[str, Any], **given: dict[str, Any]) -> dict[str, Any]:
+    """The sections of `public` with what the command line gave in their place."""
+    return public | {section: public[section] | values for section, values in given.items()}
 
 
 def _distinct(schemas: Sequence[Schema]) -> tuple[Schema, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.actor import DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.exports import Exports
 from pipeline.job import JobSpec, Progress
-from pipeline.ledger import wasted
+from pipeline.ledger import Attempt, wasted
 from pipeline.manifest import UnitRecord
 from pipeline.metrics import total
 from pipeline.prepare import Prepared
@@ -59,21 +59,22 @@ def drive(
         begun_at, ledger = time.monotonic(), start_ledger()
         while rounds.waiting and not _spent(job, started):
             ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, started)}
-            stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
-            for unit in [u for u in rounds.waiting if u not in ended]:
-                lost = _lost_receipt(prepared, unit, fingerprint)
+            attempts = read_ledger(ledger)
+            work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
+            for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
+                lost = _lost_receipt(prepared, unit, fingerprint, attempts)
                 if lost is not None:
                     ended[unit] = lost
             committed = {unit: r.record for unit, r in ended.items() if r.record is not None}
             failures = {unit: r.failure for unit, r in ended.items() if r.failure is not None}
             work.committed += committed.values()
             work.fresh += [record for unit, record in committed.items() if ended[unit].fresh]
-            attempts = read_ledger(ledger)
             work.waste = None if attempts is None else wasted(attempts)
             work.rounds += 1
-            if stopped:
+            if work.stopped:
                 break  # a unit without a receipt was not tried, which is no reason to halve it
             rounds.after(committed, failures, None if attempts is None else set(attempts))
+        work.stopped = work.stopped or bool(rounds.waiting)
         work.seconds = time.monotonic() - begun_at
     work.given_up = rounds.given_up
 
@@ -89,10 +90,14 @@ def _round(
             return
 
 
-def _lost_receipt(prepared: Prepared, unit: Unit, fingerprint: str) -> Receipt | None:
-    """The receipt of a unit that was committed by a worker that died before it could say so."""
+def _lost_receipt(
+    prepared: Prepared, unit: Unit, fingerprint: str, attempts: Mapping[str, Mapping[str, Attempt]] | None
+) -> Receipt | None:
+    """The receipt of a unit that was committed by a worker that died before it could say so: one of this run, where
+    its ledger knows that the unit was decoded, else another driver's."""
     record = prepared.output.read_record(unit.object_name(fingerprint))
-    return None if record is None else Receipt(unit, record, fresh=True)
+    ours = any(attempt.finished for attempt in (attempts or {}).get(unit.name, {}).values())
+    return None if record is None else Receipt(unit, record, fresh=ours)
 
 
 def _spent(job: JobSpec, started: float) -> bool:

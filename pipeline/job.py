@@ -89,7 +89,7 @@ class UnitCaps:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Actors and what each takes. None of this is in the fingerprint, `threads` apart (see `run.resolve`).
+    """Actors and what each takes. None of this is in the fingerprint, `threads` apart (see `pipeline.resume.resolve`).
 
     min_size, max_size: bounds of the actor pool.
     cpus, gpus: Ray resources of one actor.
@@ -155,7 +155,8 @@ class JobSpec:
     pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
     max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
     on_bad_file: `fail` (the run ends incomplete) or `skip`; good files are processed in both cases.
-    allow_mixed: go on although the output was begun under another fingerprint (same columns needed).
+    allow_mixed: go on although the output was begun under another fingerprint (same columns needed), and drop committed
+        rows of earlier inputs that this job does not have.
     budget_seconds: stop taking new results after so long; the run ends incomplete and can be resumed.
     price_per_hour: of everything that runs, in dollars.
     ray_address: of a running cluster; None starts one in this process with `num_cpus` (None: all CPUs of the machine).
@@ -238,6 +239,9 @@ class RunSummary:
 
     complete: every planned row is committed, and no bad file stands against it (see `on_bad_file`).
     rows_in = rows_ok + rows_error.
+    rows_dropped: rows that earlier runs committed of inputs that are gone or changed since.
+    tokens_per_step, slots_per_step: see pipeline.summary.per_step.
+    unloadable: why model or tokenizer cannot be loaded, where all that was given up was given up for that.
     values: found values by output column.
     docs_per_second, dollars_per_1000: of the run that did the work (read from metrics.json where this one did none).
     failures: units that stay uncommitted, and bad files, each one line with URI and reason.
@@ -257,6 +261,8 @@ class RunSummary:
     units: int
     seconds: float
     failures: tuple[str, ...] = ()
+    rows_dropped: int = 0
+    unloadable: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

@@ -78,10 +78,6 @@ class OutputFolder:
         except ValueError as e:
             raise StorageError(f"{self.path(name)}: not a JSON object ({e})") from e
 
-    def create_json(self, name: str, facts: Mapping[str, Any]) -> bool:
-        """False, with nothing written, where there is one."""
-        return self.storage.create(self.path(name), _pretty(facts))
-
     def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
         self.storage.replace(self.path(name), _pretty(facts))
 
@@ -104,6 +100,14 @@ class OutputFolder:
             new = threads.map(self.read_record, sorted((names & there) - set(records)))
             records |= {r.object: r for r in new if r is not None}
         return [records[name] for name in sorted(records)]
+
+    def is_begun(self) -> bool:
+        """Whether any unit was ever committed."""
+        return bool(_stems(self.storage.names(self.path("_manifest/units")), ".json"))
+
+    def data_files(self) -> list[str]:
+        """URIs of the Parquet files under data/, whoever wrote them."""
+        return [self.data(name) for name in sorted(_stems(self.storage.names(self.path("data")), ".parquet"))]
 
     def strays(self, kept: Iterable[UnitRecord]) -> list[str]:
         """URIs of data objects and records that are not `kept`: readers that glob the folder must not find them."""

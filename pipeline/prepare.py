@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder
 from pipeline.output import OutputColumns, output_schema
 from pipeline.plan import Plan, check_names, make_plan
-from pipeline.resume import RUN, job_facts, resolve
+from pipeline.resume import RUN, job_facts, resolve, run_facts
 from pipeline.storage import Storage
 
 
@@ -19,7 +20,8 @@ from pipeline.storage import Storage
 class Prepared:
     """A job that was checked against its input and its output, with nothing written yet.
 
-    job: without `auto`. schema: of every output file. stored: run.json of an earlier run.
+    job: without `auto`. schema: of every output file. facts: what run.json is to say. stored: what it says, where an
+    earlier run has committed something; a start that committed nothing binds nobody.
     """
 
     job: JobSpec
@@ -36,12 +38,15 @@ def prepare(job: JobSpec) -> Prepared:
     """Plans the job and checks names, columns and schema, without model, Ray or a write. Raises `JobError`."""
     source, storage = Storage(job.input_storage), Storage(job.output_storage)
     output = OutputFolder(storage.absolute(job.output), storage)
+    place = storage.real(job.output).rstrip("/") + "/"
     for uri in job.inputs:
-        if f"{output.uri}/".startswith(source.absolute(uri).rstrip("/") + "/"):
+        if place.startswith(source.real(uri).rstrip("/") + "/"):
             raise JobError(f"the output {output.uri} lies inside the input {uri}: a rerun would read its own output")
-    stored = output.read_json(RUN)
+    _refuse_inside(place, job.inputs, source)
+    stored = _stored(output)
     job, resolved = resolve(job, stored)
     plan = make_plan(job.inputs, source, job.units, job.limit)
+    _refuse_inside(place, [file.uri for file in plan.files], source)
     try:
         job.reader.check(plan.schema)
     except ValueError as e:
@@ -49,4 +54,28 @@ def prepare(job: JobSpec) -> Prepared:
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
     schema = output_schema(plan.schema, columns)
     check_names(plan.schema.names, job.output_options.columns, columns.described())
-    return Prepared(job, source, output, plan, columns, schema, job_facts(job, resolved), stored)
+    inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
+    facts = run_facts(job, job_facts(job, resolved), inputs, schema)
+    return Prepared(job, source, output, plan, columns, schema, facts, stored)
+
+
+def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:
+    """Finishing removes from the output what it did not write: an input may not lie there."""
+    for uri in uris:
+        if source.real(uri).startswith(place):
+            raise JobError(f"the input {uri} lies inside the output {place}: take another output")
+
+
+def _stored(output: OutputFolder) -> dict[str, Any] | None:
+    """run.json of an earlier run that committed something. Raises `JobError` where data/ holds files and there is no
+    run.json: they are somebody else's, and finishing would remove them."""
+    stored = output.read_json(RUN)
+    if stored is None:
+        foreign = output.data_files()
+        stored = output.read_json(RUN) if foreign else None  # who begins right now has written it before its first file
+        if foreign and stored is None:
+            raise JobError(
+                f"the output {output.uri} has no {RUN}, but {len(foreign)} file(s) of somebody else, such as "
+                f"{foreign[0]}: take another output"
+            )
+    return stored if stored is not None and output.is_begun() else None

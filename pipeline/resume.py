@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,7 +14,6 @@ from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.output import OUTPUT_VERSION
-from pipeline.storage import StorageError
 from pipeline.units import InputFile, Unit, uncovered
 
 RUN = "run.json"
@@ -54,44 +54,71 @@ def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def open_run(
-    folder: OutputFolder, job: JobSpec, facts: Mapping[str, Any], schema: pa.Schema, stored: Mapping[str, Any] | None
-) -> str:
-    """Writes run.json, or checks it against the job; returns the fingerprint.
-
-    Raises `JobError` with the difference where the output was begun by another job, unless `allow_mixed`; other output
-    columns are always refused, since all files have the same.
-    """
-    mark = fingerprint(facts)
+def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+    """The content of run.json. inputs: in the form that identities use."""
     run = {
-        "fingerprint": mark,
+        "fingerprint": fingerprint(facts),
         "facts": facts,
+        "inputs": list(inputs),
         "output_schema": {f.name: str(f.type) for f in schema},
         "output_schema_arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(),
         "config": dict(job.config),
     }
-    if stored is None and folder.create_json(RUN, run):
-        return mark
-    stored = stored or folder.read_json(RUN)
+    return dict(json.loads(json.dumps(run)))
+
+
+def open_run(
+    folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None, *, lost: int, allow_mixed: bool
+) -> str:
+    """Checks `run` (see `run_facts`) against what an earlier run `stored`, writes run.json, returns the fingerprint.
+
+    lost: committed rows that this job would drop. Raises `JobError` with the difference where the output was begun by
+    another job, or from other inputs whose rows would be lost, unless `allow_mixed`; other output columns are always
+    refused, since all files have the same.
+    """
+    mark = str(run["fingerprint"])
     if stored is None:
-        raise StorageError(f"{folder.path(RUN)} was there and is gone: somebody clears the output")
-    before = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["output_schema_arrow"])))
-    if stored["fingerprint"] != mark and not job.allow_mixed:
+        folder.write_json(RUN, run)
+        return mark
+    if stored["fingerprint"] != mark and not allow_mixed:
         raise JobError(
             f"{folder.uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
             "Take a new output, or allow a mixed one. The difference:\n"
-            + "\n".join(differences(stored["facts"], facts))
+            + "\n".join(differences(stored["facts"], run["facts"]))
         )
+    before, schema = (
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(r["output_schema_arrow"]))) for r in (stored, run)
+    )
     if not before.equals(schema):
-        old, new = ({f.name: str(f.type) for f in s} for s in (before, schema))
-        changed = differences(old, new) or ["  the order of the columns, or whether they may be null"]
+        changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(
             f"{folder.uri} was begun with other output columns; every file must have the same. Take a new output. "
-            "The difference:\n" + "\n".join(changed)
+            "The difference:\n" + "\n".join(changed or ["  the order of the columns, or whether they may be null"])
         )
-    if stored["fingerprint"] != mark:
-        folder.write_json(RUN, run | {"mixed_with": [*stored.get("mixed_with", []), stored["fingerprint"]]})
+    inputs = stored.get("inputs", run["inputs"])
+    if lost and set(inputs) != set(run["inputs"]) and not allow_mixed:
+        raise JobError(
+            f"{folder.uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
+            f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
+            f"{', '.join(run['inputs'])}"
+        )
+    mixed = sorted(marks(stored) - {mark})
+    now = dict(run) | ({"mixed_with": mixed} if mixed else {})
+    if now != stored:
+        folder.write_json(RUN, now)
     return mark
+
+
+def marks(run: Mapping[str, Any] | None) -> frozenset[str]:
+    """Fingerprints of the units that belong to an output with this run.json. A unit of another one was committed by a
+    worker that outlived a run which had committed nothing."""
+    return frozenset() if run is None else frozenset([run["fingerprint"], *run.get("mixed_with", [])])
+
+
+def lost_rows(dropped: Iterable[UnitRecord], files: Iterable[InputFile]) -> int:
+    """Rows among the `dropped` whose file is not there any more in the version that they were read from."""
+    there = set(files)
+    return sum(record.unit.rows for record in dropped if record.unit.file not in there)
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -19,7 +19,8 @@ POISON = "this row ended every worker that took it (killed, out of memory, or pa
 
 @dataclass
 class Work:
-    """What one run brought in. waste: see `RunWork`. seconds: wall time of the stream."""
+    """What one run brought in. waste: see `RunWork`. seconds: wall time of the stream. stopped: the budget was spent
+    with units left."""
 
     committed: list[UnitRecord] = field(default_factory=list)
     fresh: list[UnitRecord] = field(default_factory=list)
@@ -27,6 +28,7 @@ class Work:
     rounds: int = 0
     seconds: float = 0.0
     waste: tuple[int, int] | None = (0, 0)
+    stopped: bool = False
 
 
 @dataclass

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
+from pipeline.fit import check_own_ray
 from pipeline.job import JobSpec, Progress, RunSummary
-from pipeline.manifest import UnitRecord
+from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import Prepared, prepare
-from pipeline.resume import open_run, remaining, select
+from pipeline.promise import rows_committed
+from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
+from pipeline.storage import StorageError
 from pipeline.summary import METRICS_FILE, RunWork, summarise, work_of, write_metrics
 from pipeline.units import Unit
 
@@ -28,24 +31,27 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     started = time.monotonic()
     prepared = prepare(job)
     job, output, plan = prepared.job, prepared.output, prepared.plan
-    fingerprint = open_run(output, job, prepared.facts, prepared.schema, prepared.stored)
-    records = output.read_records()
-    kept, dropped = select(records, plan.files)
+    kept, dropped = select(_records(output, marks(prepared.facts) | marks(prepared.stored)), plan.files)
     todo = remaining(plan.units, kept)
+    if any(unit.rows for unit in todo):
+        check_own_ray(job)
+    lost = lost_rows(dropped, plan.files)
+    fingerprint = open_run(output, prepared.facts, prepared.stored, lost=lost, allow_mixed=job.allow_mixed)
     bad = [str(b) for b in plan.bad]
     before = output.read_json(METRICS_FILE)
-    if not todo and not dropped and before and before["complete"] and output.is_finished():
-        return summarise(output, before, model_calls=0, complete=_passes(job, bad), failures=bad)
+    done_before = before and before["complete"] and output.is_finished()
+    if before and done_before and not todo and not dropped and _passes(job, bad):
+        return summarise(output, before, model_calls=0, complete=True, failures=bad)
 
     output.reopen()
     work = _work(prepared, fingerprint, todo, kept, started, progress)
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
-    kept, dropped = select(output.read_records(known=[*kept, *work.committed]), plan.files)
+    known = marks(output.read_json(RUN))
+    if fingerprint not in known:
+        raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
+    kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
     left = remaining(plan.units, kept)
     complete = _passes(job, bad) and _all_done(job, left, work.given_up)
-    failures = [*bad, *by_file(work.given_up)]
-    if left and not work.given_up:
-        failures.append(f"{sum(u.rows for u in left)} rows in {len(left)} units are left: the budget was spent")
     done = work_of(
         work.fresh,
         rounds=work.rounds,
@@ -56,11 +62,39 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     )
     if not work.fresh and before:
         done = RunWork(**before["run"])
-    facts = write_metrics(output, kept, done, complete)
+    facts = write_metrics(output, kept, rows_committed(plan.units, kept, left), done, complete)
+    failures = [*bad, *_failures(left, work)]
     if complete:
         output.finish(kept, dropped, {"fingerprint": fingerprint, "skipped": failures})
-    calls = sum(record.metrics.decode.model_calls for record in work.fresh)
-    return summarise(output, facts, model_calls=calls, complete=complete, failures=failures)
+    return summarise(
+        output,
+        facts,
+        model_calls=sum(record.metrics.decode.model_calls for record in work.fresh),
+        complete=complete,
+        failures=failures,
+        rows_dropped=lost_rows(dropped, plan.files),
+        unloadable=_unloadable(work),
+    )
+
+
+def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord] = ()) -> list[UnitRecord]:
+    """Committed units with a fingerprint among the `known`; those already `read` are not read again."""
+    return [record for record in output.read_records(read) if record.fingerprint in known]
+
+
+def _failures(left: list[Unit], work: Work) -> list[str]:
+    """What stands against the run, apart from bad files, one line each."""
+    lines = by_file(work.given_up)
+    if left and (work.stopped or not work.given_up):
+        why = "the budget was spent" if work.stopped else "they are not committed, although nothing failed"
+        lines.append(f"{sum(u.rows for u in left)} rows in {len(left)} units are left: {why}")
+    return lines
+
+
+def _unloadable(work: Work) -> str:
+    """Why nothing can be decoded here, where that is the only thing that failed."""
+    failures = list(work.given_up.values())
+    return failures[0].reason if failures and all(f.kind is FailureKind.LOAD for f in failures) else ""
 
 
 def _passes(job: JobSpec, bad: list[str]) -> bool:

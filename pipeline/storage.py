@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ from pipeline.units import InputFile
 ONE_PUT = 64 * 2**20
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = frozenset("*?[")
+#: What a filesystem without hard links answers to one.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+#: Between a claim and its rename lie milliseconds: who has not renamed after so many seconds was killed in between.
+_CLAIM_SECONDS = 10.0
 
 
 class StorageError(OSError):
@@ -60,6 +65,11 @@ class Storage:
         fs, path = self.at(uri)
         path = path.rstrip("/") or path
         return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))
+
+    def real(self, uri: str) -> str:
+        """`absolute`, for local paths with symbolic links followed: two names of one place become one."""
+        fs, path = self.at(uri)
+        return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else self.absolute(uri)
 
     def find(self, uri: str) -> list[InputFile]:
         """Files of an input: the file itself, those a glob matches, or the Parquet files below a folder, by name.
@@ -197,12 +207,34 @@ def _link(path: Path, data: bytes) -> bool:
         except FileExistsError:
             return False
         except OSError as e:
-            if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            if e.errno not in _NO_LINKS:
                 raise
-            # A filesystem without hard links: an exclusive name is the best there is.
-            with open(path, "xb") as f:
-                f.write(data)
+            return _claim(path, temporary)
     return True
+
+
+def _claim(path: Path, temporary: Path) -> bool:
+    """`_link` without hard links: whoever creates the claim beside `path` may rename `temporary` to it.
+
+    The name holds a whole object or nothing, also when this process is killed. A claim whose owner was killed is taken
+    over; of two that take over at once the later rename stays.
+    """
+    claim = path.with_name(f".{path.name}.claim")
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        end = time.monotonic() + _CLAIM_SECONDS
+        while not path.exists() and claim.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        if path.exists():
+            return False
+    try:
+        if path.exists():
+            return False
+        os.replace(temporary, path)
+        return True
+    finally:
+        claim.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -4,8 +4,6 @@ one block from end to end, and what comes out is one receipt per unit that did n
 from __future__ import annotations
 
 import logging
-import math
-import os
 import secrets
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,8 @@ from ray.util.annotations import RayDeprecationWarning
 
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
-from pipeline.job import JobError, Pool
+from pipeline.fit import check_fit
+from pipeline.job import Pool
 from pipeline.ledger import Attempt, Ledger
 from pipeline.read import UnitSource
 from pipeline.storage import Storage
@@ -31,29 +30,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The four stages of a job and what they may take."""
+    """What each task and actor of a job's stream needs to know, and what all may take. source: of the units."""
 
     source: Storage
     tokenize: TokenizeStage
     decode: DecodeStage
     commit: CommitStage
     pool: Pool
-
-
-def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
-    """Raises `JobError` where the pool at its largest leaves no CPU to read, tokenize and commit with: actors that hold
-    all CPUs wait for rows for ever."""
-    needed = pool.max_size * pool.cpus + pool.read_cpus + pool.commit_cpus
-    if needed > cpus:
-        raise JobError(
-            f"the pool does not fit: {pool.max_size} actors x {pool.cpus:g} CPUs + {pool.read_cpus:g} to read and "
-            f"tokenize + {pool.commit_cpus:g} to commit = {needed:g} CPUs, and there are {cpus:g}"
-        )
-    if pool.max_size * pool.gpus > gpus:
-        raise JobError(
-            f"the pool does not fit: {pool.max_size} actors x {pool.gpus:g} GPUs = {pool.max_size * pool.gpus:g} GPUs, "
-            f"and there are {gpus:g}"
-        )
 
 
 @contextmanager
@@ -67,7 +50,6 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     if owned and address:
         ray.init(address=address, **quiet)
     elif owned:
-        check_fit(pool, num_cpus or os.cpu_count() or 1, math.inf)
         ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
     try:
         resources = ray.cluster_resources()

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.job import RunSummary
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics, total
+from pipeline.promise import PromiseError
 
 METRICS_FILE = "metrics.json"
 
@@ -58,36 +59,45 @@ def work_of(
     )
 
 
-def write_metrics(folder: OutputFolder, kept: Sequence[UnitRecord], work: RunWork, complete: bool) -> dict[str, Any]:
-    """metrics.json: totals of the whole committed output, and the run that wrote them."""
-    facts = metrics_facts(kept) | {"complete": complete, "run": asdict(work)}
+def write_metrics(
+    folder: OutputFolder, kept: Sequence[UnitRecord], rows_in: int, work: RunWork, complete: bool
+) -> dict[str, Any]:
+    """metrics.json: totals of the whole committed output, and the run that wrote them. rows_in: as planned."""
+    facts = metrics_facts(kept, rows_in) | {"complete": complete, "run": asdict(work)}
     folder.write_json(METRICS_FILE, facts)
     return facts
 
 
-def metrics_facts(kept: Sequence[UnitRecord]) -> dict[str, Any]:
+def metrics_facts(kept: Sequence[UnitRecord], rows_in: int) -> dict[str, Any]:
+    """Raises `PromiseError` where the plan has another number of rows in the output than the actors counted."""
     metrics = total(record.metrics for record in kept)
-    expected = sum(record.unit.rows for record in kept)
-    if not metrics.rows_in == metrics.rows_ok + metrics.rows_error == expected:
-        raise AssertionError(f"{metrics.rows_in} rows counted, {expected} committed: {dict(metrics.rows)}")
-    facts = {"rows_in": metrics.rows_in, "rows_ok": metrics.rows_ok, "rows_error": metrics.rows_error}
+    if rows_in != metrics.rows_ok + metrics.rows_error:
+        raise PromiseError(f"{rows_in} rows of the input are committed, but their units count {dict(metrics.rows)}")
+    facts = {"rows_in": rows_in, "rows_ok": metrics.rows_ok, "rows_error": metrics.rows_error}
     return facts | {"units": len(kept)} | metrics.as_dict() | per_step(metrics)
 
 
 def per_step(metrics: Metrics) -> dict[str, float]:
-    """tokens_per_step: value tokens emitted per forward pass, those of prefill counted; slots_per_step: value tokens
-    fed per forward pass that fed any."""
+    """tokens_per_step: value tokens emitted, those of prefills counted, per forward pass that fed value tokens (no such
+    pass counts as one); slots_per_step: value tokens fed per such pass."""
     decode = metrics.decode
     return {
-        "tokens_per_step": decode.generated_tokens / decode.model_calls if decode.model_calls else 0.0,
+        "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
         "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
     }
 
 
 def summarise(
-    folder: OutputFolder, facts: Mapping[str, Any], *, model_calls: int, complete: bool, failures: Sequence[str]
+    folder: OutputFolder,
+    facts: Mapping[str, Any],
+    *,
+    model_calls: int,
+    complete: bool,
+    failures: Sequence[str],
+    rows_dropped: int = 0,
+    unloadable: str = "",
 ) -> RunSummary:
-    """The summary of an output whose metrics.json is `facts`; `model_calls` are those of this run."""
+    """The summary of an output whose metrics.json is `facts`; the rest is this run's, see `RunSummary`."""
     run = facts["run"]
     return RunSummary(
         complete=complete,
@@ -104,5 +114,7 @@ def summarise(
         units=facts["units"],
         seconds=run["seconds"],
         failures=tuple(failures),
+        rows_dropped=rows_dropped,
+        unloadable=unloadable,
         metrics=facts,
     )

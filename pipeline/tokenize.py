@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document, Schema
 from hpd_core.settings import DecoderSpec
-from pipeline.block import FailureKind, checked, explain, failure, unit_of
+from pipeline.block import FailureKind, checked, explain, failed, failure, unit_of
 from pipeline.job import Encoder, EncoderFactory, RowFault, RowReader
 from pipeline.schema import conform
 from pipeline.units import Unit
@@ -24,6 +25,8 @@ SCHEMA = "__hpd_schema"  # pickled hpd_core Schema, dictionary-encoded: as many 
 FAULT = "__hpd_fault"
 FAULT_STATUS = "__hpd_fault_status"
 ENCODED_COLUMNS = (IDS, CUT, SCHEMA, FAULT, FAULT_STATUS)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,11 @@ class TokenizeStage:
         if unit.poison:
             items: Sequence[EncodedDocument | RowFault] = [RowFault(RowStatus.ERROR, unit.poison)]
         else:
-            encoder = _encoder(self.factory, self.decoder)
+            try:
+                encoder = _encoder(self.factory, self.decoder)
+            except Exception as e:
+                log.exception("the tokenizer cannot be loaded")
+                return failed(unit, FailureKind.LOAD, f"the tokenizer cannot be loaded: {explain(e)}")
             items = [_encode(encoder, document) for document in documents(self.reader, rows)]
         for name in identity:
             rows = rows.append_column(block.schema.field(name), block.column(name))

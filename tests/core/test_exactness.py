@@ -9,7 +9,10 @@ from itertools import product
 import pytest
 import torch
 
+from hpd_core import mask
+from hpd_core.attention import StepPlan
 from hpd_core.decode import Decoder
+from hpd_core.layout import DocumentLayout
 from hpd_core.rows import Counts
 from hpd_core.serial import decode_serial
 from hpd_core.settings import DecodeSettings, Layout, Visibility
@@ -122,8 +125,54 @@ def test_a_second_call_reuses_the_prefix_and_changes_nothing(models):
 def test_an_evicted_prefix_is_computed_again_and_changes_nothing(models):
     prompts = prompts_of(7, [9, 4, 6, 8], schemas=4)
     roomy = decode(models("llama"), prompts, settings_of(*WAYS[2]))
-    tight = decode(models("llama"), prompts, settings_of(*WAYS[2], prefix_cache_mib=0))
-    for a, b in zip(roomy, tight, strict=True):
+    decoder = Decoder(models("llama"), settings_of(*WAYS[2], prefix_cache_mib=0), STOP_IDS, keep_logits=True)
+    for _ in range(2):
+        counts = Counts()
+        for a, b in zip(roomy, decoder.decode(prompts, counts), strict=True):
+            assert_equal(a, b)
+        assert (counts.prefix_tokens, counts.cached_tokens) == (4 * 13, 0)  # the last one is kept, and not the first
+
+
+def test_a_poisoned_document_does_not_reach_the_next_one(models):
+    """NaN in the KV of one document must not stay in a block that another document gets."""
+    clean, poisoned = prompts_of(13, [9, 30])
+    model, settings = tiny_model("llama"), settings_of(*WAYS[0])
+    token = next(i for i in poisoned.document if i not in {*clean.memory_ids, *clean.shared.prefix})
+    with torch.no_grad():
+        model.hf.get_input_embeddings().weight[token] = float("nan")
+    decoder = Decoder(model, settings, frozenset({*STOP_IDS, token}), keep_logits=True)
+    (alone,) = decoder.decode([clean], Counts())
+    for prompts in ([poisoned, clean], [poisoned], [clean, poisoned, clean]):
+        for prompt, slots in zip(prompts, decoder.decode(prompts, Counts()), strict=True):
+            if prompt is poisoned:
+                assert not any(s.is_finite for s in slots)
+            else:
+                assert_equal(slots, alone)
+
+
+def test_idle_slabs_of_other_widths_are_let_go(models):
+    decoder = Decoder(models("llama"), settings_of(*WAYS[2]), STOP_IDS)
+    for length in (500, 10, 1000, 20):
+        decoder.decode(prompts_of(length, [length]), Counts())
+    assert len(decoder._pool.slabs) == 1
+
+
+def test_a_step_that_fails_leaves_no_block_taken(models, monkeypatch):
+    decoder = Decoder(models("llama"), settings_of(*WAYS[2]), STOP_IDS, keep_logits=True)
+    prompts = prompts_of(14, [9, 5])
+    expected = decoder.decode(prompts, Counts())
+    calls = iter(range(100))
+
+    def failing(*arguments, step=decoder.model.step):
+        if next(calls) == 1:
+            raise MemoryError("out of memory")
+        return step(*arguments)
+
+    monkeypatch.setattr(decoder.model, "step", failing)
+    with pytest.raises(MemoryError):
+        decoder.decode(prompts, Counts())
+    assert not decoder._pool.slabs
+    for a, b in zip(decoder.decode(prompts, Counts()), expected, strict=True):
         assert_equal(a, b)
 
 
@@ -152,7 +201,7 @@ def test_what_one_value_does_to_another(models, layout, visibility):
     assert moved == [[False] * 4, [False, False, True, True], later]
 
 
-@pytest.mark.parametrize("kind, way, fast", product(CONFIGS, WAYS, [True, False]))
+@pytest.mark.parametrize("kind, way, fast", list(product(CONFIGS, WAYS, [True, False])))
 def test_forced_logits_equal_the_oracle(models, kind, way, fast):
     prompts, settings = prompts_of(9, [12, 26]), settings_of(*way)
     forced = _forced(prompts, 2, length=6)
@@ -162,56 +211,60 @@ def test_forced_logits_equal_the_oracle(models, kind, way, fast):
         assert_equal(got[n], expected)
 
 
+@pytest.mark.parametrize("kind, way, fast", list(product(CONFIGS, WAYS, [True, False])))
 class TestMutations:
     """A wrong mask or position must show: by a hundred times the tolerance (1e-5) of the protocol."""
 
     @pytest.fixture
-    def case(self, models):
-        prompts, settings = prompts_of(10, [14, 9]), settings_of(Layout.GAPS, Visibility.ISOLATED)
+    def difference(self, models, kind, way, fast):
+        prompts, settings = prompts_of(10, [14, 9]), settings_of(*way)
         forced = _forced(prompts, 3, length=5)
-        expected = decode_serial(models("llama"), prompts[0], settings, STOP_IDS, forced[0])
+        expected = decode_serial(models(kind), prompts[0], settings, STOP_IDS, forced[0])
 
-        def difference():
-            return worst(decode(models("llama"), prompts, settings, forced=forced)[0], expected)
+        def measure():
+            return worst(decode(models(kind), prompts, settings, forced=forced, fast=fast)[0], expected)
 
-        assert difference() < 1e-10
-        return difference
+        assert measure() < 1e-10
+        return measure
 
     @pytest.mark.parametrize("shown", [True, False], ids=["one key shown", "one key hidden"])
-    def test_one_key(self, case, monkeypatch, shown):
-        from hpd_core import mask
-
+    def test_one_key(self, difference, monkeypatch, shown):
         rule = mask.visible
 
         def mutated(q, x, layout, visibility, window=None):
             sees = rule(q, x, layout, visibility, window)
             queries, keys = q.expand_queries(), x.expand_keys()
-            if shown:  # the first value token of an earlier stub
-                return sees | ((keys.stub < queries.stub) & (keys.value_index == 1) & (keys.stub >= 0))
-            return sees & ~(
-                (keys.value_index == 0)
-                & (keys.stub == queries.stub)
-                & (keys.position == queries.position - queries.value_index)
-            )
+            if shown:  # key tokens of the next stub
+                return sees | ((keys.stub == queries.stub + 1) & (keys.value_index == 0) & (queries.stub >= 0))
+            own_end = keys.position == queries.position - queries.value_index
+            return sees & ~((keys.value_index == 0) & (keys.stub == queries.stub) & own_end & (queries.value_index > 0))
 
         monkeypatch.setattr(mask, "visible", mutated)
-        assert case() > 1e-3
+        assert difference() > 1e-3
 
-    def test_one_position(self, case, monkeypatch):
-        from hpd_core.layout import DocumentLayout
-
+    def test_one_position(self, difference, monkeypatch):
         original = DocumentLayout.value_position
         monkeypatch.setattr(DocumentLayout, "value_position", lambda self, slot, k: original(self, slot, k) + (k == 2))
-        assert case() > 1e-3
+        assert difference() > 1e-3
 
-    def test_another_layout(self, case, models):
-        prompts = prompts_of(10, [14, 9])
-        forced = _forced(prompts, 3, length=5)
-        gaps, branches = (
-            decode(models("llama"), prompts, settings_of(layout, Visibility.ISOLATED), forced=forced)[0]
-            for layout in Layout
-        )
-        assert worst(gaps[1:], branches[1:]) > 1e-3
+
+def test_a_window_that_forgets_the_prefix_shows(models, monkeypatch):
+    """The fast twin masks the shared prefix apart from the rest: leaving that out must show."""
+    prompts, settings = prompts_of(10, [14, 9]), settings_of(*WAYS[0])
+    forced = _forced(prompts, 3, length=5)
+    expected = decode_serial(models("gemma3"), prompts[0], settings, STOP_IDS, forced[0])
+    monkeypatch.setattr(StepPlan, "prefix_bias", lambda *_: None)
+    assert worst(decode(models("gemma3"), prompts, settings, forced=forced)[0], expected) > 1e-3
+
+
+def test_the_layouts_differ(models):
+    prompts = prompts_of(10, [14, 9])
+    forced = _forced(prompts, 3, length=5)
+    gaps, branches = (
+        decode(models("llama"), prompts, settings_of(layout, Visibility.ISOLATED), forced=forced)[0]
+        for layout in Layout
+    )
+    assert worst(gaps[1:], branches[1:]) > 1e-3
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

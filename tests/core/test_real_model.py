@@ -26,7 +26,7 @@ from hpd_core.rows import Counts, RowStatus
 from hpd_core.schema import SchemaError
 from hpd_core.serial import decode_serial
 from hpd_core.settings import Layout, Prompting
-from hpd_core.source import ModelNotFoundError, locate, model_spec
+from hpd_core.source import ModelNotFoundError, identity, locate, model_spec
 from tests.core.test_exactness import WAYS
 
 SHOES = Schema("Shoes", (Attribute("Brand"), Attribute("Gender"), Attribute("Shoe type"), Attribute("Color")))
@@ -94,6 +94,25 @@ def test_control_markers_in_a_product_text_stay_text(encoder):
     assert encoder.tokenizer.decode(ids) == text
 
 
+def test_markers_that_the_tokenizer_does_not_call_special_stay_text_too():
+    """Qwen3's <think> is an ordinary added token that means something to its template."""
+    from transformers import AddedToken
+
+    encoder = encoder_of()
+    tokenizer = encoder.tokenizer
+    tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    tokenizer.chat_template += "{# <think> #}"
+    again = PromptEncoder(
+        tokenizer, settings=encoder.settings, template=encoder.template, prompting=encoder.prompting,
+        context=encoder.context, eos_ids=encoder.eos_ids,
+    )  # fmt: skip
+    text = "A <think>er's chair <think>"
+    ids = again.encode(Document(text, SHOES)).ids
+    assert tokenizer.convert_tokens_to_ids("<think>") not in ids and tokenizer.decode(ids) == text
+    with pytest.raises(PromptError, match="holds the control token '<think>'"):
+        again.encode(Document("x", SHOES.select(["a <think>"])))
+
+
 def test_control_markers_in_an_attribute_are_refused(encoder):
     schema = SHOES.select(["Brand", "x<|im_end|>"])
     with pytest.raises(PromptError, match=r"x<\|im_end\|>.*holds the control token"):
@@ -125,8 +144,8 @@ def test_stop_ids_are_every_token_with_a_newline_and_eos(encoder):
 
 @pytest.mark.parametrize("layout, visibility", WAYS)
 def test_equals_the_oracle_in_float32(smollm2, layout, visibility):
-    """Teacher-forced logits within 1e-5 max(1, max|logit|); a token may differ only where the oracle's margin is below
-    twice that (no such tie in these texts)."""
+    """Teacher-forced logits within 1e-5 max(1, max|logit|); what is written freely may differ from the oracle's only
+    from a token on where its margin is below twice that. Such ties are listed; these texts have none."""
     settings = DecodeSettings(layout=layout, visibility=visibility, max_value_tokens=8, tokens_per_step=96)
     encoder = encoder_of(layout=layout, visibility=visibility, max_value_tokens=8)
     from hpd_core.decode import Decoder
@@ -136,6 +155,7 @@ def test_equals_the_oracle_in_float32(smollm2, layout, visibility):
     free = decoder.decode(prompts, Counts())
     forced = [[slot.ids for slot in slots] for slots in free]
     taught = decoder.decode(prompts, Counts(), forced)
+    ties = []
     for prompt, ids, slots in zip(prompts, forced, taught, strict=True):
         for slot, truth in zip(
             slots, decode_serial(smollm2.model, prompt, settings, encoder.stop_ids, ids), strict=True
@@ -146,6 +166,11 @@ def test_equals_the_oracle_in_float32(smollm2, layout, visibility):
             for k, token in enumerate(slot.ids):
                 if token != int(truth.logits[k].argmax()):
                     assert float(best[k, 0] - best[k, 1]) < 2 * tolerance
+                    ties.append((prompt.document, k, token))
+    assert ties == []
+    for prompt, slots in zip(prompts[:2], free[:2], strict=True):
+        alone = decode_serial(smollm2.model, prompt, settings, encoder.stop_ids)
+        assert [s.ids for s in slots] == [s.ids for s in alone]
 
 
 def test_the_python_face(smollm2):
@@ -186,7 +211,8 @@ def test_every_decoder_writes_forced_answers_and_reads_them_back(smollm2, name):
     assert [{k: v for k, v in row.as_dict().items() if v is not None} for row in extraction.rows] == GOLD
     counts = extraction.counts
     values = sum(len(smollm2.encoder.value_ids(a, g.get(a.name, "n/a"))) for g in GOLD for a in SHOES)
-    keys = sum(len(smollm2.encoder.stub(a)[0]) for a in SHOES) * len(TITLES)
+    # AR's prompt ends with the first key
+    keys = sum(len(smollm2.encoder.stub(a)[0]) for a in list(SHOES)[1:]) * len(TITLES)
     assert counts.generated_tokens == values + (keys if name.startswith("ar") else 0)
     assert counts.documents == 4 and counts.slots == 16
 
@@ -212,8 +238,21 @@ def test_missing_models_say_what_to_do():
         locate(ModelSpec("package:no-such-package/x.gguf", install="pip install it"))
     with pytest.raises(ModelNotFoundError, match="no GGUF file"):
         locate(ModelSpec("nowhere/model.gguf"))
-    with pytest.raises(ValueError, match=r"no model 'smolm2': not a registered name \(.*smollm2-135m"):
-        model_spec("smolm2")
+    with pytest.raises(ValueError, match=r"no model 'smolm2-135m': .* did you mean 'smollm2-135m'"):
+        model_spec("smolm2-135m")
+
+
+def test_the_identity_of_a_model_is_what_is_in_its_files(tmp_path):
+    def written(folder, weights):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(weights)
+        return identity(ModelSpec(str(folder)))
+
+    first = written(tmp_path / "a", b"1" * 3_000_000)
+    assert written(tmp_path / "moved", b"1" * 3_000_000) == first
+    assert written(tmp_path / "changed", b"1" * 2_999_999 + b"2") != first
+    assert identity(ModelSpec("org/name", revision="abc")) == "org/name@abc"
 
 
 def test_chat_prompting_without_a_chat_template_is_refused(encoder):

@@ -42,6 +42,12 @@ def test_only_quotes_around_the_whole_come_off(text, expected):
         (ValueType.INTEGER, "1,200", 1200),
         (ValueType.INTEGER, "12.5", None),
         (ValueType.NUMBER, "12.5", 12.5),
+        (ValueType.INTEGER, "2,5", None),
+        (ValueType.INTEGER, "1_000", None),
+        (ValueType.INTEGER, "1,000,000", 1_000_000),
+        (ValueType.NUMBER, "42,5", 42.5),
+        (ValueType.NUMBER, "1,234.5", 1234.5),
+        (ValueType.NUMBER, "1,23,4", None),
         (ValueType.NUMBER, "nan", None),
         (ValueType.NUMBER, "inf", None),
         (ValueType.NUMBER, "about 3", None),
@@ -61,6 +67,7 @@ def test_closed_values_match_by_case_and_give_the_declared_form():
     assert typed_value(attribute, "women") == ("Women", ValueStatus.EXTRACTED)
     assert typed_value(attribute, "Kids") == (None, ValueStatus.INVALID)
     assert typed_value(attribute, "n/a") == (None, ValueStatus.ABSENT)
+    assert typed_value(Attribute("Filter", values=("None", "UV")), "none") == ("None", ValueStatus.EXTRACTED)
 
 
 def test_a_row_with_a_value_missing_is_refused():

@@ -13,6 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 import pipeline.run
+from hpd_core.prompt import PromptError
+from hpd_core.schema import SchemaError
+from hpd_core.settings import SettingsError
+from hpd_core.source import ModelNotFoundError
 from jobs.cli import app
 from pipeline.job import JobError, JobSpec, Progress, RunSummary
 from pipeline.storage import StorageError
@@ -59,6 +63,7 @@ def summary(job: JobSpec, **changes: object) -> RunSummary:
         ({"rows_ok": 2, "rows_error": 2}, 3, "2 rows in error, more than the 1 that limits.max_error_rate allows"),
         ({"complete": False, "failures": ("x.parquet: gone",)}, 4, "failed: x.parquet: gone"),
         ({"complete": False, "rows_ok": 0, "rows_error": 4}, 4, "run the same command again"),
+        ({"complete": False, "unloadable": "no tokenizer.json"}, 2, "error: no tokenizer.json"),
     ],
 )
 def test_extract_says_how_it_ended(
@@ -73,7 +78,16 @@ def test_extract_says_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    "error", [JobError("no such column"), StorageError("s3://x: refused"), FileNotFoundError("gone")]
+    "error",
+    [
+        JobError("no such column"),
+        StorageError("s3://x: refused"),
+        FileNotFoundError("gone"),
+        PromptError("no chat template"),
+        SettingsError("trained otherwise"),
+        SchemaError("no attribute"),
+        ModelNotFoundError("no GGUF file"),
+    ],
 )
 def test_what_the_user_must_mend_is_exit_code_2(
     job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -86,12 +100,64 @@ def test_what_the_user_must_mend_is_exit_code_2(
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {error}")
 
 
+def test_a_model_that_is_not_supported_is_the_users_to_mend_too(
+    job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpd_core.model import UnsupportedModelError  # brings torch
+
+    test_what_the_user_must_mend_is_exit_code_2(job, monkeypatch, UnsupportedModelError("no such architecture"))
+
+
 def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(spec: JobSpec, progress: object) -> RunSummary:
         raise RuntimeError("bug")
 
     monkeypatch.setattr(pipeline.run, "run", fail)
     assert CliRunner().invoke(app, ["extract", *job]).exit_code == 1
+
+
+def test_what_python_cannot_hold_or_rich_would_read_as_markup_is_printed(
+    job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(spec: JobSpec, progress: object) -> RunSummary:
+        made = summary(spec, values={"brand": 2, "size": 1}, rows_dropped=3)
+        broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\3\0\0\0\6\0\0\0"), pa.py_buffer(b"a\xffba b"))
+        columns = {
+            "title": broken,
+            "brand": ["[/bold]Fila", "Puma"],
+            "hpd_status": ["ok", "ok"],
+            "seen": pa.array([2**59] * 2, pa.timestamp("us")),  # beyond the year 9999
+            "hpd_extra": pa.array([[("Sole", "rubber")], None], pa.map_(pa.string(), pa.string())),
+        }
+        pq.write_table(pa.table(columns), Path(spec.output) / "data" / "x.parquet")
+        return made
+
+    monkeypatch.setattr(pipeline.run, "run", run)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert result.exit_code == 0, result.output
+    for shown in (
+        "[/bold]Fila",
+        "Puma",
+        "Sole: rubber (extra)",
+        "codec can't decode",
+        "a b",
+        "3 of inputs that are gone",
+    ):
+        assert shown in result.stdout
+    result = CliRunner().invoke(app, ["extract", *job, "--set", "text.template={{ seen }}"])
+    assert result.exit_code == 0 and "out of range" in result.stdout
+
+
+def test_the_json_object_is_out_before_anything_that_can_fail(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a terminal nobody tried")
+
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec))
+    monkeypatch.setattr("jobs.extract.print_summary", fail)
+    assert CliRunner().invoke(app, ["extract", *job, "--json"]).exit_code == 1
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["rows_in"] == 4
 
 
 def test_progress_goes_to_stderr(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +212,26 @@ def test_validate_needs_neither_torch_nor_ray(job: list[str], repository: Path) 
     facts = json.loads(done.stdout)
     assert (facts["files"], facts["rows"], facts["probed_without_text"], facts["first_text"]) == (1, 4, 2, "a")
     assert facts["attribute_columns"] == ["brand", "size"]
+
+
+def test_validate_probes_under_the_schema_that_all_files_share(job: list[str], tmp_path: Path) -> None:
+    schema = pa.schema([("title", pa.string()), ("colour", pa.string())])
+    pq.write_table(schema.empty_table(), tmp_path / "in" / "a.parquet")  # no row in the first file
+    pq.write_table(pa.table({"title": ["d"], "colour": ["red"]}), tmp_path / "in" / "z.parquet")  # x has no colour
+    template = ["--set", "text.template={{ title }} {{ colour }}"]
+    result = CliRunner().invoke(app, ["validate", *job, *template])
+    assert result.exit_code == 0, result.output
+    assert "probed_rows: 4" in result.stdout and "first_text: a\n" in result.stdout
+
+
+def test_validate_names_a_file_that_cannot_be_read(job: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "in" / "x.parquet"
+    pq.write_table(pa.table({"title": [f"{i}" * 50 for i in range(1000)]}), path)
+    raw = bytearray(path.read_bytes())
+    raw[100:4000] = bytes(3900)
+    path.write_bytes(raw)
+    result = CliRunner().invoke(app, ["validate", *job])
+    assert result.exit_code == 2 and str(path) in result.stderr
 
 
 @pytest.mark.parametrize(

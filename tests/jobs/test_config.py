@@ -159,3 +159,13 @@ def test_a_schema_file_lies_relative_to_the_job_s_file(tmp_path: Path) -> None:
     reader = compose(load_config(path), path).reader
 
     assert set(reader.schemas) == {"Hats", "Caps", "shoes"}  # type: ignore[attr-defined]
+
+
+def test_what_run_json_keeps_is_what_runs(tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    config = load_config(path, ["input.storage.secret=hunter2"])
+    given = compose(config, path, inputs=["a", "b"], output="else", limit=3).config
+    assert given["input"] == {"path": ["a", "b"], "limit": 3} and given["output"]["path"] == "else"
+    own = compose(config, path).config
+    assert own["input"] == {"path": ["in"], "limit": None} and own["output"]["path"] == "out"
+    assert own["text"] == config.public()["text"]

@@ -30,10 +30,11 @@ def test_extract_ends_with_one_json_object_and_a_second_run_calls_no_model(tmp_p
         "--json",
     ]
     arguments += ["--set", "pool.threads=1", "--set", "decode.max_value_tokens=6"]
+    arguments += ["--set", "limits.max_error_rate=1"]
 
     first = hpd(*arguments)
 
-    assert first.returncode in (0, 3), first.stderr[-3000:]
+    assert first.returncode == 0, first.stderr[-3000:]
     facts = json.loads(first.stdout.splitlines()[-1])
     assert facts["rows_in"] == 12 == facts["rows_ok"] + facts["rows_error"]
     assert facts["model_calls"] > 0 and facts["values"] > 0 and facts["dollars_per_1000"] > 0
@@ -46,7 +47,7 @@ def test_extract_ends_with_one_json_object_and_a_second_run_calls_no_model(tmp_p
 
     again = hpd(*arguments)
 
-    assert again.returncode == first.returncode
+    assert again.returncode == 0
     repeated = json.loads(again.stdout.splitlines()[-1])
     assert repeated["model_calls"] == 0
     assert (repeated["rows_in"], repeated["values"]) == (12, facts["values"])

@@ -6,10 +6,6 @@ import pytest
 import ray
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than 30 s; deselect with -m 'not slow'")
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """One small Ray for all tests of a module."""

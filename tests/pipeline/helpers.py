@@ -10,7 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpd_core.rows import RowStatus
+from pipeline.actor import DecodeActor
+from pipeline.commit import Receipt
+from pipeline.drive import stages
 from pipeline.job import JobSpec, Pool, UnitCaps
+from pipeline.manifest import UnitRecord
+from pipeline.prepare import Prepared
+from pipeline.read import UnitSource
+from pipeline.rounds import Work
+from pipeline.units import Unit
 from tests.pipeline.fakes import PRODUCT, SPEC, ByteEncoder, HashDecoders, TitleReader, answer
 
 #: Fits 2 CPUs beside reading and committing.
@@ -52,6 +60,28 @@ def job(tmp_path: Path, inputs: Path | Sequence[Path], **changes: Any) -> JobSpe
     }
     paths = [inputs] if isinstance(inputs, Path) else inputs
     return JobSpec(inputs=tuple(map(str, paths)), **settings | changes)
+
+
+def inline(
+    prepared: Prepared,
+    fingerprint: str,
+    units: Sequence[Unit],
+    kept: Sequence[UnitRecord],
+    started: float,
+    progress: object,
+    work: Work,
+) -> None:
+    """In place of `pipeline.drive.drive`: one unit after the other through the same stages, without Ray."""
+    made = stages(prepared, fingerprint)
+    actor = DecodeActor(made.decode)
+    for unit in units:
+        [task] = UnitSource([unit], made.source).get_read_tasks(1)
+        [block] = task()
+        [receipt] = Receipt.from_block(made.commit(actor(made.tokenize(block))))
+        work.committed += [receipt.record] if receipt.record else []
+        work.fresh += [receipt.record] if receipt.record and receipt.fresh else []
+        work.given_up |= {unit: receipt.failure} if receipt.failure else {}
+    work.seconds = 1.0
 
 
 def output_files(output: str | Path) -> list[Path]:

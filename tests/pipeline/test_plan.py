@@ -5,11 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.fit import check_fit
 from pipeline.job import JobError, OutputOptions, Pool, UnitCaps
 from pipeline.plan import make_plan
 from pipeline.prepare import prepare
 from pipeline.storage import Storage
-from pipeline.stream import check_fit
 from tests.pipeline.fakes import TitleReader
 from tests.pipeline.helpers import job, shards, write
 
@@ -94,6 +94,30 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     with pytest.raises(JobError, match=message):
         prepare(job(tmp_path, tmp_path / "in", **changes))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("inputs", ["cat/data", "cat/data/a.parquet", "*/data/*.parquet", "link", "cat/other"])
+def test_an_input_inside_the_output_is_refused_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "other"):
+        write(tmp_path / "cat" / folder / "a.parquet", {"title": ["x"]})
+    (tmp_path / "link").symlink_to(tmp_path / "cat/data")
+    for begun in (False, True):  # a run.json from whatever run makes the file no less somebody's input
+        with pytest.raises(JobError, match=r"cat/data/a\.parquet" if "*" in inputs else rf"{inputs} lies inside"):
+            prepare(job(tmp_path, Path(inputs), output="cat"))
+        assert (tmp_path / "cat/data/a.parquet").exists() and begun == (tmp_path / "cat/run.json").exists()
+        (tmp_path / "cat/run.json").write_text("{}")
+
+
+def test_an_output_that_holds_somebody_elses_files_is_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"title": ["x"]})
+    mine = write(tmp_path / "out/data/mine.parquet", {"a": [1]})
+    with pytest.raises(JobError, match=rf"no run.json.*{mine}"):
+        prepare(job(tmp_path, tmp_path / "in"))
+    mine.rename(tmp_path / "out/mine.parquet")  # outside of data/ nothing is ever removed
+    prepare(job(tmp_path, tmp_path / "in"))
 
 
 def test_a_pool_that_does_not_fit_is_refused_with_the_numbers() -> None:

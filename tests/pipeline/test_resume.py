@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
-from pipeline.resume import differences, open_run, remaining, select
+from pipeline.resume import differences, marks, open_run, remaining, select
 from pipeline.storage import Storage
 from pipeline.units import InputFile, Unit
 from tests.pipeline.fakes import PRODUCT, TitleReader
@@ -73,9 +74,13 @@ def test_differences_name_the_leaf() -> None:
     ]
 
 
-def begin(spec: JobSpec) -> str:
+def begin(spec: JobSpec, *, lost: int = 0, commits: bool = True) -> str:
+    """Begins a run, which commits something or does not."""
     prepared = prepare(spec)
-    return open_run(prepared.output, prepared.job, prepared.facts, prepared.schema, prepared.stored)
+    mark = open_run(prepared.output, prepared.facts, prepared.stored, lost=lost, allow_mixed=spec.allow_mixed)
+    if commits:
+        prepared.output.storage.create(prepared.output.record("unit"), record(A, 0, 5).to_json().encode())
+    return mark
 
 
 def changed(spec: JobSpec, what: str) -> JobSpec:
@@ -107,8 +112,43 @@ def test_another_job_on_the_same_output_is_refused_with_the_difference(spec: Job
     first = begin(spec)
     with pytest.raises(JobError, match=rf"begun by another job[\s\S]*{what}[^\n]*->") as e:
         begin(changed(spec, what))
-    assert str(e.value).count("->") == 1
+    changes = [line.strip() for line in str(e.value).splitlines() if " -> " in line]
+    # A revision is part of where the model comes from.
+    assert all(what in line or (what == "revision" and line.startswith("decoder.model.source")) for line in changes)
     assert begin(replace(changed(spec, what), allow_mixed=True)) != first
+
+
+def test_a_start_that_committed_nothing_binds_nobody(spec: JobSpec) -> None:
+    auto = replace(spec, pool=replace(SMALL_POOL, cpus=3.0))
+    first = begin(auto, commits=False)
+    second = begin(replace(changed(spec, "instruction"), output_options=OutputOptions(raw=True)), commits=False)
+    assert second != first and prepare(spec).job.pool.threads == 1  # not the 3 of the first start
+    third = begin(spec)
+    assert json.loads((Path(spec.output) / "run.json").read_text())["fingerprint"] == third
+    with pytest.raises(JobError, match="begun by another job"):
+        begin(changed(spec, "instruction"))
+
+
+def test_run_json_says_which_fingerprints_were_mixed(spec: JobSpec) -> None:
+    made = [begin(spec)]
+    for what in ("revision", "instruction"):
+        made.append(begin(replace(changed(spec, what), allow_mixed=True)))
+    begin(changed(spec, "instruction"))
+    run = json.loads((Path(spec.output) / "run.json").read_text())
+    assert run["fingerprint"] == made[-1] and run["mixed_with"] == sorted(made[:-1])
+    assert marks(run) == set(made) and marks(None) == set()
+
+
+def test_other_inputs_are_refused_where_rows_would_be_lost(spec: JobSpec, tmp_path: Path) -> None:
+    first = begin(spec)
+    begin(spec, lost=7)  # files of the same input may change or go
+    write(tmp_path / "more/b.parquet", {"title": ["x"], "other": ["y"]})
+    more = replace(spec, inputs=(*spec.inputs, str(tmp_path / "more")))
+    with pytest.raises(JobError, match=rf"7 rows of other inputs.*were {tmp_path}/in and are {tmp_path}/in, "):
+        begin(more, lost=7)
+    assert begin(more) == first
+    assert json.loads((tmp_path / "out/run.json").read_text())["inputs"] == [str(tmp_path / n) for n in ("in", "more")]
+    assert begin(replace(spec, allow_mixed=True), lost=7) == first
 
 
 def test_what_does_not_decide_the_answers_may_change(spec: JobSpec, tmp_path: Path) -> None:

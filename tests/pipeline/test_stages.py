@@ -32,7 +32,7 @@ from tests.pipeline.messy import messy, unpacked
 
 def staged(spec: JobSpec) -> tuple[tuple[Unit, ...], Stages]:
     prepared = prepare(spec)
-    mark = open_run(prepared.output, prepared.job, prepared.facts, prepared.schema, prepared.stored)
+    mark = open_run(prepared.output, prepared.facts, prepared.stored, lost=0, allow_mixed=False)
     return prepared.plan.units, stages(prepared, mark)
 
 
@@ -137,6 +137,18 @@ def test_a_decoder_that_cannot_be_loaded_fails_the_unit_by_name(tmp_path: Path) 
         and receipt.failure.kind is FailureKind.LOAD
         and "no such model" in receipt.failure.reason
     )
+
+
+def broken_encoder(spec: object) -> ByteEncoder:
+    raise OSError("no tokenizer.json")
+
+
+def test_a_tokenizer_that_cannot_be_loaded_fails_the_unit_as_a_decoder_does(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"title": ["good"]})
+    [unit], made = staged(job(tmp_path, tmp_path / "in", encoder_factory=broken_encoder))
+    failure = through(unit, made).failure
+    assert failure is not None and failure.kind is FailureKind.LOAD
+    assert failure.reason == "the tokenizer cannot be loaded: OSError: no tokenizer.json"
 
 
 def test_a_poisoned_row_is_neither_tokenized_nor_decoded(tmp_path: Path) -> None:

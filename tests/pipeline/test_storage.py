@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,40 @@ def test_of_many_writers_one_wins_whole(tmp_path: Path) -> None:
     [winner] = [byte for byte, won in results.items() if won]
     assert path.read_bytes() == bytes([winner]) * 200_000
     assert os.listdir(tmp_path) == ["x.bin"]
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_hard_links_one_writer_wins_whole_as_well(tmp_path: Path) -> None:
+    test_of_many_writers_one_wins_whole(tmp_path)
+    test_create_writes_once_and_leaves_nothing_else(tmp_path)
+
+
+def _killed_at_the_rename(path: str) -> None:
+    os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    STORAGE.create(path, b"half")
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_hard_links_a_killed_writer_leaves_no_object_and_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.storage._CLAIM_SECONDS", 0.2)
+    path = tmp_path / "x.bin"
+    writer = multiprocessing.get_context("fork").Process(target=_killed_at_the_rename, args=(str(path),))
+    writer.start()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL and STORAGE.read(str(path)) is None
+    assert STORAGE.create(str(path), b"whole") is True and STORAGE.create(str(path), b"late") is False
+    assert path.read_bytes() == b"whole"
+    assert [name for name in os.listdir(tmp_path) if not name.endswith(".tmp")] == ["x.bin"]
 
 
 def test_replace_and_delete(tmp_path: Path) -> None:

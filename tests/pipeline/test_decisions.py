@@ -1,0 +1,185 @@
+"""What `run` decides before and after the stream: the same stages, one unit after the other, without Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline import drive
+from pipeline.commit import Receipt
+from pipeline.job import JobError, JobSpec, Pool
+from pipeline.ledger import Attempt
+from pipeline.prepare import prepare
+from pipeline.resume import marks, open_run
+from pipeline.rounds import Work
+from pipeline.run import run
+from pipeline.storage import StorageError
+from pipeline.units import Unit
+from tests.pipeline.fakes import SPEC, HashDecoders
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, shards, write
+from tests.pipeline.test_stages import broken_encoder
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+
+
+def run_json(spec: JobSpec) -> dict:
+    return json.loads((Path(spec.output) / "run.json").read_text())
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_rows_of_earlier_inputs_are_never_dropped_in_silence(tmp_path: Path) -> None:
+    a, b = shards(tmp_path / "a", 1), shards(tmp_path / "b", 2, rows=10)
+    assert run(job(tmp_path, a)).complete
+    before = output_files(tmp_path / "out")
+    for _ in range(2):
+        with pytest.raises(JobError, match="40 rows of other inputs"):
+            run(job(tmp_path, b))
+    assert output_files(tmp_path / "out") == before and (tmp_path / "out/_SUCCESS").exists()
+
+    both = run(job(tmp_path, [a, b]))
+    assert (both.complete, both.rows_in, both.rows_dropped) == (True, 60, 0)
+    dropped = run(job(tmp_path, b, allow_mixed=True))
+    assert (dropped.complete, dropped.rows_in, dropped.rows_dropped, dropped.model_calls) == (True, 20, 40, 0)
+    assert_exact(tmp_path / "out", input_table(b))
+    assert run_json(job(tmp_path, b))["inputs"] == [str(b)]
+    (b / "part-0001.parquet").unlink()  # of the same input, files come and go
+    assert run(job(tmp_path, b)).rows_dropped == 10
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_pool_that_does_not_fit_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    spec = job(tmp_path, shards(tmp_path / "in", 1), pool=Pool(cpus=2.0))
+    with pytest.raises(JobError, match="does not fit"):
+        run(spec)
+    assert not (tmp_path / "out").exists()
+    assert run(replace(spec, pool=Pool(cpus=1.0))).complete
+    assert run(spec).complete  # nothing is left to do, so that no pool is needed
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_worker_that_outlives_a_start_without_a_commit_adds_nothing(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 1)
+    wrong = job(tmp_path, source, decoder=replace(SPEC, model=replace(SPEC.model, revision="wrong")))
+    prepared = prepare(wrong)
+    mark = open_run(prepared.output, prepared.facts, None, lost=0, allow_mixed=False)
+    right = prepare(job(tmp_path, source))
+    open_run(right.output, right.facts, right.stored, lost=0, allow_mixed=False)
+    inline(prepared, mark, prepared.plan.units[:1], [], 0.0, None, Work())
+
+    summary = run(job(tmp_path, source))
+
+    assert (summary.complete, summary.rows_in, summary.units) == (True, 40, 3)
+    assert_exact(tmp_path / "out", input_table(source))
+    records = [json.loads(p.read_text()) for p in (tmp_path / "out/_manifest/units").iterdir()]
+    assert {r["fingerprint"] for r in records} == marks(run_json(wrong)) == {right.facts["fingerprint"]}
+
+
+def test_a_run_whose_output_another_job_begins_meanwhile_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = job(tmp_path, shards(tmp_path / "in", 1))
+
+    def taken(*arguments: object) -> None:
+        (tmp_path / "out/run.json").write_text(json.dumps(run_json(spec) | {"fingerprint": "theirs"}))
+
+    monkeypatch.setattr("pipeline.drive.drive", taken)
+    with pytest.raises(StorageError, match="another job has begun"):
+        run(spec)
+    assert not (tmp_path / "out/_SUCCESS").exists()
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize(("part", "why"), [("encoder", "no tokenizer.json"), ("decoder", "no such model")])
+def test_what_cannot_be_loaded_is_all_that_the_summary_has_against_the_run(tmp_path: Path, part: str, why: str) -> None:
+    broken = {"encoder": broken_encoder, "decoder": HashDecoders(tmp_path / "calls.log", broken=True)}[part]
+    source = shards(tmp_path / "in", 1)
+    summary = run(job(tmp_path, source, **{f"{part}_factory": broken}))
+    assert not summary.complete and why in summary.unloadable
+    again = run(job(tmp_path, source))
+    assert again.complete and again.unloadable == ""
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_success_does_not_survive_a_run_that_is_incomplete(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 1)
+    assert run(job(tmp_path, source)).complete
+    bad = write(source / "z.parquet", {"title": ["x"]})
+    bad.write_bytes(b"this is no Parquet file")
+    summary = run(job(tmp_path, source))
+    assert not summary.complete and summary.model_calls == 0 and "z.parquet" in summary.failures[0]
+    assert not (tmp_path / "out/_SUCCESS").exists()
+    bad.unlink()
+    assert run(job(tmp_path, source)).complete and (tmp_path / "out/_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(("stopped", "why"), [(True, "the budget was spent"), (False, "although nothing failed")])
+def test_what_is_left_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, why: str
+) -> None:
+    def nothing(*arguments: object) -> None:
+        work = arguments[-1]
+        assert isinstance(work, Work)
+        work.stopped = stopped
+
+    monkeypatch.setattr("pipeline.drive.drive", nothing)
+    summary = run(job(tmp_path, shards(tmp_path / "in", 1)))
+    assert summary.failures == (f"40 rows in 3 units are left: {summary.failures[0].rpartition(': ')[2]}",)
+    assert why in summary.failures[0]
+
+
+@pytest.fixture
+def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A stream that commits everything and loses the receipts but for the first `told` of a round."""
+    state = SimpleNamespace(told=0, prepared=None, fingerprint="", attempts={}, reads=0)
+
+    def receipts(units: list[Unit], made: object, ledger: object) -> Iterator[Receipt]:
+        work = Work()
+        inline(state.prepared, state.fingerprint, units, [], 0.0, None, work)
+        yield from [Receipt(r.unit, r, fresh=True) for r in work.committed[: state.told]]
+
+    def attempts(ledger: object) -> Mapping[str, Mapping[str, Attempt]]:
+        return state.attempts
+
+    monkeypatch.setattr(drive, "cluster", lambda *_: nullcontext())
+    monkeypatch.setattr(drive, "receipts", receipts)
+    monkeypatch.setattr(drive, "start_ledger", lambda: None)
+    monkeypatch.setattr(drive, "read_ledger", attempts)
+    monkeypatch.setattr(drive, "Exports", lambda: SimpleNamespace(add=lambda _: None))
+    return state
+
+
+def driven(spec: JobSpec, state: SimpleNamespace) -> Work:
+    state.prepared = prepare(spec)
+    p = state.prepared
+    state.fingerprint = open_run(p.output, p.facts, p.stored, lost=0, allow_mixed=False)
+    work = Work()
+    drive.drive(p, state.fingerprint, p.plan.units, [], 0.0, None, work)
+    return work
+
+
+def test_only_what_this_run_decoded_is_its_own_work(tmp_path: Path, lossy: SimpleNamespace) -> None:
+    spec = job(tmp_path, shards(tmp_path / "in", 1))
+    first, second, _ = prepare(spec).plan.units
+    lossy.attempts = {first.name: {"x": Attempt(5, finished=True)}, second.name: {"y": Attempt(5)}}
+    work = driven(spec, lossy)
+    assert len(work.committed) == 3 and [r.unit.key for r in work.fresh] == [first.key] and not work.stopped
+
+
+def test_a_spent_budget_does_not_ask_the_store_for_what_was_not_tried(
+    tmp_path: Path, lossy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lossy.told = 1
+    clock = iter([0.0, 0.0, 0.0])  # then the budget is spent
+    monkeypatch.setattr(drive.time, "monotonic", lambda: next(clock, 100.0))
+    asked: list[Unit] = []
+    monkeypatch.setattr(drive, "_lost_receipt", lambda prepared, unit, *_: asked.append(unit))
+    work = driven(job(tmp_path, shards(tmp_path / "in", 1), budget_seconds=50.0), lossy)
+    assert work.stopped and len(work.committed) == len(work.fresh) == 1 and asked == []

@@ -20,7 +20,7 @@ ROWS, UNIT = 12, 4
 SMALL = ["decode.max_document_tokens=96", "decode.max_value_tokens=4", "pool.threads=1", f"units.rows={UNIT}"]
 SMALL += ["limits.max_error_rate=1"]  # these catalogs have rows without text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def command(config: Path, source: Path, output: Path) -> list[str]:

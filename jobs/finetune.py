@@ -17,7 +17,7 @@ from hpd_core.recipe import Recipe
 from hpd_core.settings import DecoderSpec, Layout, Prompting, Visibility, fingerprint
 from jobs.console import command, output, run_alone, say
 from jobs.dataset import Benchmark, read_benchmark
-from jobs.evaluate import decoder_spec, extract_all, prediction
+from jobs.evaluate import decoder_spec, extract_chunks, prediction
 from jobs.labelled import read_labelled
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
 from jobs.scoring import score
@@ -169,7 +169,7 @@ class Student:
         from jobs.decoders import named
 
         extractor = named(self.recipe.decoder)(HyperParallelDecoder(Model(self.hf), self.encoder), 0)
-        rows, _ = extract_all(extractor, benchmark.documents(limit))
+        rows, _ = extract_chunks(extractor, benchmark.documents(limit))
         scores = score([row.gold for row in benchmark.rows[: len(rows)]], [prediction(row) for row in rows])
         named_figures = {name: getattr(scores, name) for name in ("f1", "strict_f1", "precision", "recall")}
         return {"score": (scores.f1 + scores.strict_f1) / 2, **named_figures}

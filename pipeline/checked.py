@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from hpd_core.settings import did_you_mean
 from pipeline.job import JobError
 from pipeline.shipped import YamlError, parse_yaml
 
@@ -22,8 +22,7 @@ class ConfigError(JobError):
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """ "unknown key 'layot'; did you mean 'layout'?", or all known keys where none is near."""
-    close = get_close_matches(key, known, n=1)
-    return f"unknown key {key!r}; " + (f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}")
+    return f"unknown key {key!r}; {did_you_mean(key, known, 'keys')}"
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:

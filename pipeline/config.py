@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from hpd_core import recipe
 from hpd_core.schema import ValueType
 from hpd_core.settings import DecodeSettings, ModelSpec, PromptTemplate
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
-from pipeline.job import Pool, UnitCaps
+from pipeline.job import JobSpec, Pool, UnitCaps
 from pipeline.models import DEFAULT_MODEL, model_spec
 from pipeline.shipped import YamlError, parse_yaml
 
@@ -22,9 +23,9 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def _only_fields_of(kind: type) -> BeforeValidator:
+def _only_fields_of(kind: type, *, but: Sequence[str] = ()) -> BeforeValidator:
     """Refuses keys that the dataclass `kind` lacks: pydantic itself would drop them in silence."""
-    known = [f.name for f in fields(kind)]
+    known = [f.name for f in fields(kind) if f.name not in but]
 
     def check(value: Any) -> Any:
         for key in value if isinstance(value, Mapping) else ():
@@ -93,17 +94,20 @@ class SchemasConfig(_Section):
     default: str | None = None
 
 
+_OF_A_JOB: dict[str, Any] = {f.name: f.default for f in fields(JobSpec)}
+
+
 class RunConfig(_Section):
     """See the fields of pipeline.job.JobSpec with these names."""
 
-    pack_documents: int = 512
-    pack_deadline_seconds: float = 1800.0
-    max_rounds: int = 3
-    on_bad_file: str = "fail"
-    allow_mixed: bool = False
-    budget_seconds: float | None = None
-    ray_address: str | None = None
-    num_cpus: int | None = None
+    pack_documents: int = _OF_A_JOB["pack_documents"]
+    pack_deadline_seconds: float = _OF_A_JOB["pack_deadline_seconds"]
+    max_rounds: int = _OF_A_JOB["max_rounds"]
+    on_bad_file: str = _OF_A_JOB["on_bad_file"]
+    allow_mixed: bool = _OF_A_JOB["allow_mixed"]
+    budget_seconds: float | None = _OF_A_JOB["budget_seconds"]
+    ray_address: str | None = _OF_A_JOB["ray_address"]
+    num_cpus: int | None = _OF_A_JOB["num_cpus"]
 
 
 class LimitsConfig(_Section):
@@ -128,27 +132,40 @@ def _model(value: Any) -> Any:
     return value
 
 
+def _as_trained(model: ModelSpec) -> ModelSpec:
+    return recipe.decoder_spec(model).model
+
+
 class JobConfig(_Section):
     """A whole job.
 
     model: a name of conf/models.yaml, a directory, a GGUF file or a hub id; or the fields of ModelSpec, where a `name`
     without a `source` fills in the rest.
+    prompt, decode: what they leave out is what the model was fine-tuned for, or the default.
     """
 
     text: TextConfig
     schemas: SchemasConfig
     input: InputConfig = InputConfig()
     output: OutputConfig = OutputConfig()
-    model: Annotated[ModelSpec, BeforeValidator(_model), _only_fields_of(ModelSpec)] = Field(
-        default=DEFAULT_MODEL, validate_default=True
-    )
-    prompt: Annotated[PromptTemplate, _only_fields_of(PromptTemplate)] = PromptTemplate()
-    decode: Annotated[DecodeSettings, _only_fields_of(DecodeSettings)] = DecodeSettings()
+    model: Annotated[
+        ModelSpec, AfterValidator(_as_trained), BeforeValidator(_model), _only_fields_of(ModelSpec, but=["template"])
+    ] = Field(default=DEFAULT_MODEL, validate_default=True)
+    prompt: Annotated[PromptTemplate, _only_fields_of(PromptTemplate)] = Field(default={}, validate_default=True)
+    decode: Annotated[DecodeSettings, _only_fields_of(DecodeSettings)] = Field(default={}, validate_default=True)
     pool: Annotated[Pool, _only_fields_of(Pool)] = Pool()
     units: Annotated[UnitCaps, _only_fields_of(UnitCaps)] = UnitCaps()
     run: RunConfig = RunConfig()
     limits: LimitsConfig = LimitsConfig()
     price: PriceConfig = PriceConfig()
+
+    @field_validator("prompt", "decode", mode="before")
+    @classmethod
+    def _over_the_models_own(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping) or "model" not in info.data:  # the model's own error says enough
+            return given
+        own = recipe.decoder_spec(info.data["model"])
+        return asdict(own.template if info.field_name == "prompt" else own.settings) | dict(given)
 
     def public(self) -> dict[str, Any]:
         """JSON-able, without the storage options, which may hold secrets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from hpd_core import source
-from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.settings import ModelSpec, PromptTemplate, SettingsError
 from pipeline.shipped import shipped
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -19,7 +19,13 @@ def named_models() -> dict[str, ModelSpec]:
         unknown = set(entry) - set(known)
         if unknown:
             raise SettingsError(f"conf/models.yaml: {name}: unknown keys {sorted(unknown)}; known are {known}")
-        models[name] = ModelSpec(name=name, **entry)
+        template = entry.get("template")
+        try:
+            if template is not None:
+                entry = entry | {"template": PromptTemplate(**template)}
+            models[name] = ModelSpec(name=name, **entry)
+        except (TypeError, SettingsError) as error:
+            raise SettingsError(f"conf/models.yaml: {name}: {error}") from error
     return models
 
 

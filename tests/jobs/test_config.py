@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpd_core.settings import Layout
+from hpd_core import recipe
+from hpd_core.recipe import Recipe
+from hpd_core.settings import DecodeSettings, Layout, Prompting, PromptTemplate
 from pipeline.checked import ConfigError
 from pipeline.compose import compose
 from pipeline.config import load_config
@@ -127,6 +129,48 @@ def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
 def test_a_model_may_be_named_and_then_changed(tmp_path: Path) -> None:
     config = load_config(job_file(tmp_path), ["model=some/hub-id", "model.revision=abc"])
     assert (config.model.source, config.model.revision) == ("some/hub-id", "abc")
+
+
+@pytest.fixture
+def fine_tuned(tmp_path: Path) -> Path:
+    """A folder with no weights, but with the recipe of some."""
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    settings = DecodeSettings(layout=Layout.GAPS, max_value_tokens=9)
+    Recipe("somebody/base", settings, PromptTemplate(system="as trained"), Prompting.PLAIN).write(folder)
+    return folder
+
+
+def test_a_job_decodes_as_its_model_was_trained_but_for_what_it_gives(tmp_path: Path, fine_tuned: Path) -> None:
+    path = job_file(
+        tmp_path, f"{BASE}model: {{source: somebody/base, adapter: {fine_tuned}}}\ndecode: {{max_slots: 7}}"
+    )
+    spec = compose(load_config(path), path).decoder
+    assert spec.template.system == "as trained"
+    assert spec.model.prompting is Prompting.PLAIN
+    assert spec.settings == DecodeSettings(layout=Layout.GAPS, max_value_tokens=9, max_slots=7)
+    recipe.check(spec)
+    changed = compose(load_config(path, ["decode.max_value_tokens=5", "prompt.system=x"]), path).decoder
+    assert (changed.settings.max_value_tokens, changed.settings.layout, changed.template.system) == (5, "gaps", "x")
+
+
+def test_a_lost_adapter_is_named_with_the_model(tmp_path: Path) -> None:
+    path = job_file(tmp_path, f"{BASE}model: {{source: somebody/base, adapter: lost}}")
+    with pytest.raises(ConfigError, match=r"^[^\n]*job.yaml: model: adapter lost: no folder lost$"):
+        load_config(path)
+
+
+def test_a_named_model_may_bring_its_wording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"source": "somebody/base", "template": {"system": "Be brief."}}
+    monkeypatch.setattr("pipeline.models.shipped", lambda _: {"worded": entry, "smollm2-135m": {"source": "a/b"}})
+    path = job_file(tmp_path, BASE + "model: worded")
+    prompt = compose(load_config(path), path).decoder.template
+    assert prompt == PromptTemplate(system="Be brief.")
+    prompt = compose(load_config(path, ["prompt.system=Be good."]), path).decoder.template
+    assert prompt == PromptTemplate(system="Be good.")
+    entry["template"] = {"sistem": ""}
+    with pytest.raises(ConfigError, match=r"conf/models.yaml: worded: .*sistem"):
+        load_config(path)
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:

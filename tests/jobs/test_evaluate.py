@@ -15,7 +15,7 @@ from hpd_core.schema import Document
 from jobs.benchmark import Lengths, inputs, work
 from jobs.dataset import BenchmarkRow, read_benchmark
 from jobs.decoders import OneByOne
-from jobs.evaluate import CHUNK, extract_all, prediction, write_results
+from jobs.evaluate import CHUNK, extract_chunks, prediction, write_results
 from tests.jobs.test_dataset import row, write
 
 
@@ -55,20 +55,23 @@ def benchmark_file(tmp_path: Path) -> Path:
         tmp_path / "x.jsonl",
         row("four words", "Tea", Flavor="4", Size="n/a"),
         row("unaskable", "Tea", Flavor="9"),
+        row(" \u3000 ", "Tea", Flavor="8"),
         row("sixsix", "Tea", Size="6"),
         row("four words", "Tea", Flavor="again", Size="n/a"),
     )
 
 
 def test_every_row_gets_a_prediction_in_order_also_one_that_cannot_be_asked(benchmark_file: Path) -> None:
-    rows, counts = extract_all(FirstLengthDecoder(), read_benchmark(benchmark_file).documents())  # type: ignore[arg-type]
+    rows, counts = extract_chunks(FirstLengthDecoder(), read_benchmark(benchmark_file).documents())  # type: ignore[arg-type]
     assert [prediction(r) for r in rows] == [
         {"Flavor": "4", "Size": None},
+        {"Flavor": None, "Size": None},
         {"Flavor": None, "Size": None},
         {"Flavor": "6", "Size": None},
         {"Flavor": "4", "Size": None},
     ]
     assert (counts.documents, rows[1].error) == (3, "too long")
+    assert rows[2].status is RowStatus.NO_TEXT
 
 
 def test_the_work_of_all_chunks_is_summed(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_the_work_of_all_chunks_is_summed(tmp_path: Path) -> None:
         tmp_path / "x.jsonl", *(row(f"{'x' * (n % 7 + 1)}", "Tea", A="1", B="2") for n in range(2 * CHUNK + 3))
     )
     decoder = FirstLengthDecoder()
-    rows, counts = extract_all(decoder, read_benchmark(path).documents())  # type: ignore[arg-type]
+    rows, counts = extract_chunks(decoder, read_benchmark(path).documents())  # type: ignore[arg-type]
     assert [size for size, _ in decoder.calls] == [CHUNK, CHUNK, 3]
     assert (len(rows), counts.documents, counts.steps) == (2 * CHUNK + 3, 2 * CHUNK + 3, 3)
     assert rows[CHUNK + 1].as_dict()["A"] == str((CHUNK + 1) % 7 + 1)

@@ -21,6 +21,8 @@ from jobs.evaluate import decoder_spec, extract_chunks, prediction
 from jobs.labelled import read_labelled
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
 from jobs.scoring import score
+from pipeline.compose import schemas_by_category
+from pipeline.config import SchemasConfig
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
 
@@ -39,6 +41,9 @@ def finetune(
     dataset: Datasets,
     output_folder: Folder,
     validation: Annotated[Path | None, typer.Option(help="Benchmark file that scores every epoch.")] = None,
+    schemas: Annotated[
+        Path | None, typer.Option(help="Schemas of the categories that it names, as a job's; else all that rows name.")
+    ] = None,
     exclude: Annotated[list[Path] | None, typer.Option(help="Rows left out of training; may be repeated.")] = None,
     model: ModelName = DEFAULT_MODEL,
     decoder: Annotated[str, typer.Option(help="hpd | ar (the control: plain causal text)")] = "hpd",
@@ -71,7 +76,8 @@ def finetune(
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=recipe.COMPACT)
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
-    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())])
+    declared = schemas_by_category(SchemasConfig(file=str(schemas)), ".") if schemas else {}
+    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared)
     judge = read_benchmark(validation) if validation else None
     from hpd_core.finetune import Trainer, TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
@@ -87,6 +93,7 @@ def finetune(
     )
     facts = {
         "datasets": [path.name for path in dataset],
+        "schemas": schemas.name if schemas else None,
         "excluded": [path.name for path in exclude or ()],
         "validation": validation.name if validation else None,
         "rows": len(labelled),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,7 @@ def compose(
 def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
     """The row reader of a configuration. Raises `ConfigError` for its schemas, ValueError for its template."""
     named = load_schemas(config.schemas, origin)
-    by_category: dict[str, Schema] = {}
-    for name, (schema, categories) in named.items():
-        for category in categories or [name]:
-            if category in by_category:
-                other = by_category[category].name
-                raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")
-            by_category[category] = schema
+    by_category = _by_category(named, origin)
     default = config.schemas.default
     if default is not None and default not in named:
         raise ConfigError(f"{origin}: schemas.default: {unknown_key(default, list(named)).replace('key', 'schema', 1)}")
@@ -87,6 +81,22 @@ def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
         category_column=config.text.category_column,
         attributes_column=config.text.attributes_column,
     )
+
+
+def schemas_by_category(config: SchemasConfig, origin: str | Path) -> dict[str, Schema]:
+    """{category: its schema}. Raises `ConfigError` naming file, schema and category."""
+    return _by_category(load_schemas(config, origin), origin)
+
+
+def _by_category(named: Mapping[str, tuple[Schema, list[str]]], origin: str | Path) -> dict[str, Schema]:
+    found: dict[str, Schema] = {}
+    for name, (schema, categories) in named.items():
+        for category in categories or [name]:
+            if category in found:
+                other = found[category].name
+                raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")
+            found[category] = schema
+    return found
 
 
 def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[Schema, list[str]]]:

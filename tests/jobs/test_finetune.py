@@ -63,11 +63,30 @@ class TestLabelled:
         with pytest.raises(JobError, match="every row is excluded"):
             read_labelled([test], [train])
 
+    def test_declared_schemas_win_over_what_rows_name(self, tmp_path: Path) -> None:
+        shoes = Schema("s", (Attribute("Fit", values=("wide", "slim")), Attribute("Brand")))
+        train = write(tmp_path / "a.jsonl", row("B 4", "x", Brand="B"), row("C", "y", Size="4"))
+        first, second = read_labelled([train], [], {"x": shoes})
+        assert first.document.schema == shoes and first.values == {"Brand": ("B",)}
+        assert [a.name for a in second.document.schema] == ["Size"]
+        with pytest.raises(JobError, match=r"a.jsonl: 'C' names \['Size'\], not in schema 'y'"):
+            read_labelled([train], [], {"y": shoes})
+
     def test_real_training_rows_share_no_title_with_what_is_excluded(self, real_data: Any) -> None:
         train, others = real_data("ave/oa-mine/train.jsonl"), ["validation", "test"]
         excluded = [real_data(f"ave/oa-mine/{name}.jsonl") for name in others]
         kept = read_labelled([train], excluded)
         assert len(kept) == 1202 and len(read_labelled([train], [])) == 1452
+
+
+def test_the_prompt_of_training_shows_the_declared_schema(hpd: Finetune, files: dict[str, Path]) -> None:
+    declared = files["out"].parent / "schemas.yaml"
+    declared.write_text("shoes: {attributes: [Brand, {name: Color, values: [red, tan, sky]}]}")
+    code, facts, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
+    assert code == 0 and facts["schemas"] == "schemas.yaml", text
+    declared.write_text("shoes: {attributes: [Brand]}")
+    code, _, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
+    assert code == 2 and "names ['Color'], not in schema 'shoes'" in text
 
 
 @pytest.mark.parametrize(

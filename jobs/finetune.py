@@ -42,7 +42,8 @@ def finetune(
     output_folder: Folder,
     validation: Annotated[Path | None, typer.Option(help="Benchmark file that scores every epoch.")] = None,
     schemas: Annotated[
-        Path | None, typer.Option(help="Schemas of the categories that it names, as a job's; else all that rows name.")
+        list[Path] | None,
+        typer.Option(help="Schemas of the categories that it names, as a job's, else all that rows name; repeatable."),
     ] = None,
     exclude: Annotated[list[Path] | None, typer.Option(help="Rows left out of training; may be repeated.")] = None,
     model: ModelName = DEFAULT_MODEL,
@@ -76,7 +77,7 @@ def finetune(
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=recipe.COMPACT)
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
-    declared = schemas_by_category(SchemasConfig(file=str(schemas)), ".") if schemas else {}
+    declared = {c: s for path in schemas or () for c, s in schemas_by_category(_file(path), ".").items()}
     labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared)
     judge = read_benchmark(validation) if validation else None
     from hpd_core.finetune import Trainer, TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
@@ -93,7 +94,7 @@ def finetune(
     )
     facts = {
         "datasets": [path.name for path in dataset],
-        "schemas": schemas.name if schemas else None,
+        "schemas": [path.name for path in schemas or ()],
         "excluded": [path.name for path in exclude or ()],
         "validation": validation.name if validation else None,
         "rows": len(labelled),
@@ -121,6 +122,10 @@ def finetune(
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})
+
+
+def _file(path: Path) -> SchemasConfig:
+    return SchemasConfig(file=str(path))
 
 
 @dataclass(slots=True)

@@ -71,11 +71,6 @@ def test_yaml_that_says_something_twice_is_refused() -> None:
     assert parse_yaml("base: &b {x: 1}\nother: {<<: *b, x: 2}", "x.yaml")["other"] == {"x": 2}
 
 
-@pytest.fixture(scope="module")
-def sample(repository: Path) -> pa.Table:
-    return dataset.dataset(repository / "samples" / "catalog").to_table()
-
-
 def test_the_sample_catalog_is_what_its_script_writes(repository: Path, sample: pa.Table, tmp_path: Path) -> None:
     namespace: dict[str, Any] = {"__file__": str(repository / "samples" / "build.py"), "__name__": "build"}
     exec(compile((repository / "samples" / "build.py").read_text(encoding="utf-8"), "build.py", "exec"), namespace)

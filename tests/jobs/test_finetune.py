@@ -83,7 +83,7 @@ def test_the_prompt_of_training_shows_the_declared_schema(hpd: Finetune, files: 
     declared = files["out"].parent / "schemas.yaml"
     declared.write_text("shoes: {attributes: [Brand, {name: Color, values: [red, tan, sky]}]}")
     code, facts, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
-    assert code == 0 and facts["schemas"] == "schemas.yaml", text
+    assert code == 0 and facts["schemas"] == ["schemas.yaml"], text
     declared.write_text("shoes: {attributes: [Brand]}")
     code, _, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
     assert code == 2 and "names ['Color'], not in schema 'shoes'" in text

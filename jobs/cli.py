@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from jobs.benchmark import benchmark
+from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
 from jobs.finetune import finetune
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(extract)
 app.command()(validate)
 app.command()(evaluate)
+app.command()(compare)
 app.command()(benchmark)
 app.command()(finetune)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Benchmark:
     def answers(self, limit: int | None = None) -> list[dict[str, str]]:
         """Gold answers of the first `limit` rows, one text per attribute, absent ones left out."""
         return [{a: v[0].strip() for a, v in row.gold.items() if v[0] != ABSENT} for row in self.rows[:limit]]
+
+    def digest(self, limit: int | None = None) -> str:
+        """A name for the first `limit` rows, their gold included: files of different benchmarks share theirs."""
+        rows = [[row.text, row.category, row.gold] for row in self.rows[:limit]]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
 def read_benchmark(path: str | Path) -> Benchmark:

@@ -1,4 +1,4 @@
-"""`hpd evaluate`: a benchmark file through a decoder, scored with the benchmark's metric."""
+"""`hpd evaluate`: a benchmark file through a decoder, scored with the benchmark's metric, with a report for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hpd_core.source import check_present
 from jobs.console import command, output, run_alone, say
 from jobs.dataset import read_benchmark
 from jobs.options import AsJson, Dataset, Folder, LayoutName, Limit, ModelName, Threads, ValueTokens, VisibilityName
-from jobs.scoring import score
+from jobs.pages import report_page, write_page
+from jobs.quality import Quality, assess
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL, model_spec
 
@@ -43,7 +44,10 @@ def evaluate(
     threads: Threads = None,
     json_: AsJson = False,
 ) -> None:
-    """Extract the attributes of a benchmark file and score them; writes predictions.jsonl and scores.json."""
+    """Extract the attributes of a benchmark file and score them.
+
+    Writes predictions.jsonl, scores.json and report.html.
+    """
     benchmark = read_benchmark(dataset)
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
@@ -56,17 +60,19 @@ def evaluate(
         rows, counts = extract_chunks(extractor, documents)
         seconds = time.perf_counter() - start
         predictions = [prediction(row) for row in rows]
-        scores = score([row.gold for row in benchmark.rows[: len(rows)]], predictions).as_dict()
-        facts = scores | {
+        quality = assess(benchmark.rows[: len(rows)], predictions)
+        facts = quality.as_dict() | {
             "rows": len(rows),
+            "rows_digest": benchmark.digest(len(rows)),
             "rows_error": sum(not row.status.is_ok for row in rows),
             "docs_per_second": len(rows) / seconds,
             "run": {"dataset": dataset.name, "decoder": decoder, "limit": limit, **spec.as_dict()},
             "work": counts.as_dict(),
         }
+        heading = f"{decoder} on {dataset.name}, {len(rows)} rows"
         write_results(output_folder, predictions, facts)
-        line = "f1 {f1:.2f}, strict f1 {strict_f1:.2f}, precision {precision:.2f}, recall {recall:.2f}".format(**scores)
-        out.console.print(f"{decoder} on {dataset.name}, {len(rows)} rows: {line}", highlight=False)
+        write_page(output_folder / "report.html", report_page(facts, quality.errors, heading))
+        out.console.print(f"{heading}: {figures(quality)}", highlight=False)
         out.console.print(f"written to {output_folder}", highlight=False)
         out.finish(facts | {"output": str(output_folder)})
 
@@ -114,6 +120,17 @@ def write_results(folder: Path, predictions: Sequence[dict[str, str | None]], fa
         for entry in predictions:
             lines.write(json.dumps(entry, ensure_ascii=False) + "\n")
     (folder / "scores.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def figures(quality: Quality) -> str:
+    """The figures of a run in one line, with the intervals of those that have one."""
+    scores = quality.scores
+    f1, strict = quality.interval("f1"), quality.interval("strict_f1")
+    return (
+        f"f1 {scores.f1:.2f} ({f1.low:.2f} to {f1.high:.2f}), "
+        f"strict f1 {scores.strict_f1:.2f} ({strict.low:.2f} to {strict.high:.2f}), "
+        f"precision {scores.precision:.2f}, recall {scores.recall:.2f}"
+    )
 
 
 if __name__ == "__main__":

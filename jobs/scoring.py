@@ -7,8 +7,10 @@ positive for every value predicted for an attribute that the row's gold does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any
 
 #: Predicted texts that mean "no value" in the benchmark, beside null. Its own list, not rows.NULL_MARKERS: published
@@ -16,9 +18,20 @@ from typing import Any
 NO_VALUE = frozenset({"n/a", "None"})
 
 
+class Outcome(StrEnum):
+    """What became of one slot: an attribute that the row's gold names, or one that it does not and that has a value."""
+
+    NN = "nn"
+    NV = "nv"
+    VN = "vn"
+    VC = "vc"
+    VW = "vw"
+    EXTRA = "extra"
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Counts of one benchmark run and the figures in percent that follow from them, rounded as the benchmark rounds."""
+    """Counts of a run or a part of it and the figures in percent that follow, rounded as the benchmark does."""
 
     nn: int = 0
     nv: int = 0
@@ -27,13 +40,31 @@ class Scores:
     vw: int = 0
     extra: int = 0
 
+    def __add__(self, other: Scores) -> Scores:
+        return Scores(*(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """In the order of the fields, which is that of `Outcome`."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def gold(self) -> int:
+        """Slots with a gold value."""
+        return self.vn + self.vc + self.vw
+
+    @property
+    def predicted(self) -> int:
+        """Values predicted for attributes that the gold names."""
+        return self.nv + self.vc + self.vw
+
     @property
     def precision(self) -> float:
-        return _percent(self.vc, self.nv + self.vc + self.vw)
+        return _percent(self.vc, self.predicted)
 
     @property
     def recall(self) -> float:
-        return _percent(self.vc, self.vn + self.vc + self.vw)
+        return _percent(self.vc, self.gold)
 
     @property
     def f1(self) -> float:
@@ -41,7 +72,7 @@ class Scores:
 
     @property
     def strict_f1(self) -> float:
-        return _f1(_percent(self.vc, self.nv + self.vc + self.vw + self.extra), self.recall)
+        return _f1(_percent(self.vc, self.predicted + self.extra), self.recall)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of scores.json."""
@@ -60,23 +91,40 @@ def score(gold: Sequence[Mapping[str, Iterable[str]]], predicted: Sequence[Mappi
 
     Raises ValueError where the two differ in length.
     """
+    return sum(score_rows(gold, predicted), Scores())
+
+
+def score_rows(
+    gold: Sequence[Mapping[str, Iterable[str]]], predicted: Sequence[Mapping[str, str | None]]
+) -> list[Scores]:
+    """The scores of each row by itself; their sum is `score`. Raises ValueError where the two differ in length."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(predicted)} predictions for {len(gold)} gold rows")
-    tally = dict.fromkeys(("nn", "nv", "vn", "vc", "vw", "extra"), 0)
-    for wanted, said in zip(gold, predicted, strict=True):
-        for attribute, values in wanted.items():
-            tally[_outcome(list(values), said.get(attribute))] += 1
-        tally["extra"] += sum(_is_value(value) for attribute, value in said.items() if attribute not in wanted)
-    return Scores(**tally)
+    return [
+        tally(outcome for _, outcome in outcomes(wanted, said)) for wanted, said in zip(gold, predicted, strict=True)
+    ]
 
 
-def _outcome(accepted: Sequence[str], guess: str | None) -> str:
+def tally(found: Iterable[Outcome]) -> Scores:
+    return Scores(**{outcome.value: count for outcome, count in Counter(found).items()})
+
+
+def outcomes(wanted: Mapping[str, Iterable[str]], said: Mapping[str, str | None]) -> Iterator[tuple[str, Outcome]]:
+    """(attribute, outcome) of a row's slots: each attribute that its gold names, then each value beyond the gold."""
+    for attribute, values in wanted.items():
+        yield attribute, _outcome(list(values), said.get(attribute))
+    for attribute, value in said.items():
+        if attribute not in wanted and _is_value(value):
+            yield attribute, Outcome.EXTRA
+
+
+def _outcome(accepted: Sequence[str], guess: str | None) -> Outcome:
     # The benchmark takes the first gold value's word for whether the attribute is there at all.
     if accepted[0] == "n/a":
-        return "nv" if _is_value(guess) else "nn"
+        return Outcome.NV if _is_value(guess) else Outcome.NN
     if not _is_value(guess):
-        return "vn"
-    return "vc" if guess in [value.strip() for value in accepted] else "vw"
+        return Outcome.VN
+    return Outcome.VC if guess in [value.strip() for value in accepted] else Outcome.VW
 
 
 def _is_value(guess: str | None) -> bool:

@@ -1,0 +1,101 @@
+"""HTML pages for people: the report of one run and the comparison of several, each one file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from jobs.errors import ErrorKind, SlotError, error_counts, examples
+
+#: Examples shown per kind of error.
+EXAMPLES = 10
+#: Longest text of an example in characters.
+_TEXT_LENGTH = 400
+#: {kind: (name, meaning)}, in the order of the page.
+KINDS = {
+    ErrorKind.MISSED: ("missed", "The gold has a value and none was predicted."),
+    ErrorKind.BOUNDARY: (
+        "boundary",
+        "Not a gold value, but it shares a word with one, or one lies inside the other (case aside).",
+    ),
+    ErrorKind.WRONG_ATTRIBUTE: (
+        "wrong attribute",
+        "Not a gold value of this attribute, but one of another attribute of the same row.",
+    ),
+    ErrorKind.WRONG_VALUE: ("wrong value", "Any other value than the gold."),
+    ErrorKind.INVENTED_ABSENT: ("invented, absent", "A value where the gold says that the product has none."),
+    ErrorKind.INVENTED_UNNAMED: (
+        "invented, not named",
+        "A value for an attribute that the row's gold does not name. Strict F1 counts it, F1 does not.",
+    ),
+}
+
+
+def report_page(facts: Mapping[str, Any], errors: Sequence[SlotError], heading: str) -> str:
+    """The report of one run. facts: the content of its scores.json; errors: all of them."""
+    counts = error_counts(errors)
+    groups = [
+        {"name": name, "meaning": meaning, "count": counts[kind], "examples": examples(errors, kind, EXAMPLES)}
+        for kind, (name, meaning) in KINDS.items()
+    ]
+    return _page(
+        "report.html.j2",
+        heading=heading,
+        facts=facts,
+        settings=settings(facts),
+        attributes=_by_category(facts["by_attribute"]),
+        errors=groups,
+    )
+
+
+def comparison_page(facts: Mapping[str, Any], heading: str) -> str:
+    """Several runs side by side. facts: the content of comparison.json."""
+    kinds = [{"value": kind.value, "name": name, "meaning": meaning} for kind, (name, meaning) in KINDS.items()]
+    attributes = _by_category(facts["by_attribute"])
+    return _page("comparison.html.j2", heading=heading, facts=facts, attributes=attributes, errors=kinds)
+
+
+def settings(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What tells one run from another, out of its scores.json."""
+    run = facts.get("run", {})
+    found = {
+        "decoder": run.get("decoder"),
+        "layout": run.get("settings", {}).get("layout"),
+        "visibility": run.get("settings", {}).get("visibility"),
+        "model": run.get("model", {}).get("source"),
+        "adapter": run.get("model", {}).get("adapter"),
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH else text[: _TEXT_LENGTH - 1] + "…"
+
+
+def write_page(path: Path, page: str) -> None:
+    # Half of a surrogate pair, which JSON can hold and UTF-8 cannot, is no reason to show nothing.
+    path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
+
+
+def _by_category(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for part in parts:
+        found.setdefault(part["category"], []).append(part)
+    return found
+
+
+def _page(template: str, **content: Any) -> str:
+    # Values come from products and from models: everything is escaped, and a name that does not exist is an error.
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jobs", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["shortened"] = shortened
+    return environment.get_template(template).render(**content)

@@ -89,8 +89,13 @@ def decoder_spec(model: str, layout: str | None, visibility: str | None, max_val
     spec = model_spec(model)
     check_present(spec)
     base = recipe.decoder_spec(spec)
-    given = {"layout": layout, "visibility": visibility, "max_value_tokens": max_value_tokens}
-    settings = replace(base.settings, **{name: value for name, value in given.items() if value is not None})
+    own = base.settings
+    settings = replace(
+        own,
+        layout=Layout(layout or own.layout),
+        visibility=Visibility(visibility or own.visibility),
+        max_value_tokens=max_value_tokens or own.max_value_tokens,
+    )
     return replace(base, settings=settings)
 
 

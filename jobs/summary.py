@@ -102,7 +102,9 @@ def first_rows(output: str, job: JobSpec, count: int) -> list[dict[str, Any]]:
         with storage.open(f"{folder}/{name}") as file, pq.ParquetFile(file) as parquet:
             names = [name for name in shown if name in parquet.schema_arrow.names]
             batch = next(parquet.iter_batches(batch_size=count - len(rows), columns=names), None)
-            for index in range(batch.num_rows if batch is not None else 0):
+            if batch is None:
+                continue
+            for index in range(batch.num_rows):
                 rows.append(dict.fromkeys(shown) | {name: _held(batch.column(name)[index]) for name in names})
     return rows
 

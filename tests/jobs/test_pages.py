@@ -48,7 +48,7 @@ def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         decoders.named = lambda name: lambda loaded, batch: None  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jobs.decoders", decoders)
         monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_: SimpleNamespace(as_dict=lambda: spec))
-        monkeypatch.setattr("jobs.evaluate.extract_all", lambda _, documents: answer(answers, documents))
+        monkeypatch.setattr("jobs.evaluate.extract_chunks", lambda _, documents: answer(answers, documents))
         return CliRunner().invoke(app, ["evaluate", "--dataset", str(dataset), "--output", str(folder)])
 
     return evaluate

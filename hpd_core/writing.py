@@ -14,9 +14,9 @@ def written(attribute: Attribute, value: str | float) -> str:
     """The text of `value` as a model should write it, which `typed_value` reads back: a closed value as the list spells
     it, "yes" or "no", a number in decimals without trailing zeros (42.0 is "42"), a string without edge blanks."""
     text = unquote(value) if isinstance(value, str) else _digits(value)
-    single = replace(attribute, values=())
+    unlisted = replace(attribute, values=()) if attribute.values and not isinstance(value, str) else None
     for listed in attribute.values:
-        same = not isinstance(value, str) and typed_value(single, listed)[0] == value
+        same = unlisted is not None and typed_value(unlisted, listed)[0] == value
         if same or listed.casefold() == text.casefold():
             return listed
     return text

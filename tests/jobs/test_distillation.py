@@ -35,7 +35,7 @@ def test_a_small_student_learns_from_what_a_larger_teacher_extracted(tmp_path: P
     def hpd(*arguments: object) -> dict[str, Any]:
         command = [sys.executable, "-m", "jobs.cli", *map(str, arguments), "--json"]
         there = os.environ | {"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=repository, env=there)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=repository, env=there)
         assert done.returncode == 0, done.stderr[-3000:]
         return {"said": done.stderr, **json.loads(done.stdout.splitlines()[-1])}
 

@@ -6,6 +6,7 @@ command. Neither ever holds the key: an endpoint may well repeat it in its own m
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -30,6 +31,8 @@ LONGEST_RETRY_AFTER = 600.0
 _REFUSED = {401: "wrong key", 402: "payment required", 403: "not allowed", 404: "no such path or model"}
 _BUSY = {408, 409, 425, 429}
 _SHOWN = 300
+# Without a handler Python prints each retry as a bare word on stderr. Whoever sets up logging still gets all of it.
+logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
 class EndpointError(Exception):

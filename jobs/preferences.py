@@ -11,7 +11,7 @@ from typing import Any
 from jobs.asking import AnswerError, Question, check_keys, json_object
 from jobs.dataset import BenchmarkRow
 from jobs.prompts import rendered
-from jobs.verdicts import has_value
+from jobs.judgement import has_value
 
 
 class Choice(StrEnum):

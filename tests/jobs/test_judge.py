@@ -18,7 +18,7 @@ from jobs.cli import app
 from jobs.dataset import BenchmarkRow, read_benchmark
 from jobs.evaluate import write_results
 from jobs.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
-from jobs.verdicts import (
+from jobs.judgement import (
     OF_NONE,
     OF_VALUE,
     Agreement,

@@ -1,7 +1,4 @@
-"""Decoded tokens -> typed value, raw text, status, counts. The last stage of the chain.
-
-Null markers, comparison and typing of values have their one home here.
-"""
+"""Decoded tokens -> typed value, raw text, status, counts. The last stage of the chain."""
 
 from __future__ import annotations
 
@@ -10,16 +7,11 @@ import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from hpd_core.normal import comparable, is_null, unquote
 from hpd_core.schema import Attribute, Schema, ValueType
 
 Typed = str | int | float | bool | None
 
-#: Texts that a zero-shot model writes for "this product does not say". Compared whole, case-insensitively: a product
-#: really called "Nullarbor" or a colour "None Black" is a value.
-NULL_MARKERS = frozenset(
-    {"", "n/a", "na", "none", "null", "not specified", "not available", "not applicable", "unknown"}
-)
-_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _TRUE = frozenset({"true", "yes", "y", "1"})
 _FALSE = frozenset({"false", "no", "n", "0"})
@@ -122,25 +114,14 @@ class Extraction:
     counts: Counts = field(default_factory=Counts)
 
 
-def is_null(text: str) -> bool:
-    """Whether `text` is a null marker once edge blanks and one pair of quotes are off."""
-    return unquote(text).casefold().rstrip(".") in NULL_MARKERS
-
-
-def unquote(text: str) -> str:
-    """`text` without edge blanks and without one pair of quotes that encloses it whole; inner quotes stay."""
-    text = text.strip()
-    if len(text) >= 2 and _QUOTES.get(text[0]) == text[-1] and text[0] not in text[1:-1] and text[-1] not in text[1:-1]:
-        text = text[1:-1].strip()
-    return text
-
-
 def typed_value(attribute: Attribute, raw: str) -> tuple[Typed, ValueStatus]:
     """Types `raw` as the attribute declares: (value, status) with status extracted, absent or invalid."""
     text = unquote(raw)
-    closed = {v.casefold(): v for v in attribute.values}
-    if text.casefold() in closed:  # before null markers: a closed list may well hold "None"
-        text = closed[text.casefold()]
+    closed = {comparable(v): v for v in reversed(attribute.values)}
+    if text in attribute.values:  # "US" and "us" may both be declared
+        pass
+    elif comparable(text) in closed:  # before null markers: a closed list may well hold "None"
+        text = closed[comparable(text)]
     elif is_null(raw):
         return None, ValueStatus.ABSENT
     elif closed:

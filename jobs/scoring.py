@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Predicted texts that mean "no value" in the benchmark, beside null. Its own list, not rows.NULL_MARKERS: published
+#: Predicted texts that mean "no value" in the benchmark, beside null. Its own list, not normal.NULL_MARKERS: published
 #: figures were counted with it.
 NO_VALUE = frozenset({"n/a", "None"})
 

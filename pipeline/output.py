@@ -15,7 +15,7 @@ from hpd_core.rows import Row, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
 
-OUTPUT_VERSION = 1
+OUTPUT_VERSION = 2
 
 _TYPES = {
     ValueType.STRING: pa.string(),

@@ -17,20 +17,20 @@ NULL_MARKERS = frozenset(
 )
 
 #: Characters without width: soft hyphen, zero-width blanks and joiners, direction marks, byte-order mark.
-_INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`", "„": "“", "「": "」", "『": "』"}
 _ONE_FORM = str.maketrans(
     dict.fromkeys("‘’‚‛′＇`´", "'")
     | dict.fromkeys("“”„‟″＂«»", '"')
     | dict.fromkeys("‐‑‒–—―−﹘﹣－", "-")
     | {"×": "x"}
-    | dict.fromkeys(_INVISIBLE)
+    | dict.fromkeys(INVISIBLE)
 )
 
 
 def strip(text: str) -> str:
     """`text` without blanks and characters of no width at its edges."""
-    while text != (bare := text.strip().strip(_INVISIBLE)):
+    while text != (bare := text.strip().strip(INVISIBLE)):
         text = bare
     return text
 
@@ -70,7 +70,7 @@ def extends(character: str) -> bool:
         return False
     # Hangul vowels and final consonants (jamo), which follow a consonant where a syllable is written in parts
     is_jamo = "\u1160" <= character <= "\u11ff"
-    return is_jamo or character in _INVISIBLE or unicodedata.category(character) in ("Mn", "Mc", "Me")
+    return is_jamo or character in INVISIBLE or unicodedata.category(character) in ("Mn", "Mc", "Me")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from hpd_core import layout as layouts
 from hpd_core import recipe, source
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Prompting, PromptTemplate
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
 _LINE = "x\n"  # a line before a stub, so that it is encoded as the start of a line
@@ -29,11 +29,15 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """Token ids of a document's text (without template), cut to the budget."""
+    """Token ids of a document's text (without template), cut to the budget.
+
+    text: the characters that the ids stand for, as the document writes them; empty where grounding is off.
+    """
 
     ids: Sequence[int]
     schema: Schema
     cut: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,12 @@ class PromptEncoder:
     def encode(self, document: Document) -> EncodedDocument:
         """Encodes a document's text, cut to the budget and marked where it is longer."""
         budget = self.budget(document.schema)
-        ids, whole = self._encode_untrusted(document.text, budget)
-        return EncodedDocument(ids[:budget], document.schema, cut=not whole or len(ids) > budget)
+        ids, part = self._encode_untrusted(document.text, budget)
+        cut = len(ids) > budget
+        text = ""
+        if self.settings.grounding is not Grounding.OFF:
+            text = self._beginning(part, budget) if cut else document.text
+        return EncodedDocument(ids[:budget], document.schema, cut, text)
 
     def prompt(self, document: EncodedDocument) -> Prompt:
         shared = self._shared(document.schema)
@@ -242,8 +250,8 @@ class PromptEncoder:
     def _encode_trusted(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids) if text else ()
 
-    def _encode_untrusted(self, text: str, budget: int) -> tuple[list[int], bool]:
-        """Ids of at least `budget + 1` tokens or of all of `text`; whether it was all.
+    def _encode_untrusted(self, text: str, budget: int) -> tuple[list[int], str]:
+        """Ids of all of `text` or of a beginning of it that has more than `budget`; what they are the ids of.
 
         A megabyte of text costs seconds to encode and is cut to a few thousand tokens: encode a part that is surely
         long enough, and more of it only where it was not.
@@ -252,19 +260,32 @@ class PromptEncoder:
         while True:
             part = text[:size]
             ids = self._encode_plain(part)
-            if len(part) == len(text):
-                return ids, True
-            if len(ids) > budget:
-                return ids, False
+            if len(part) == len(text) or len(ids) > budget:
+                return ids, part
             size *= 4
+
+    def _beginning(self, text: str, budget: int) -> str:
+        """The characters of `text` that its first `budget` ids stand for; it has more."""
+        end = 0
+        for part in self._parts(text):
+            encoding = self.tokenizer(
+                part, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+            )
+            if len(encoding.input_ids) >= budget:
+                return text[: end + encoding.offset_mapping[budget - 1][1]]
+            end, budget = end + len(part), budget - len(encoding.input_ids)
+        return text
 
     def _encode_plain(self, text: str) -> list[int]:
         """Ids of a text in which no marker is a control token: special ones are split by the tokenizer, others here."""
-        edges = [0, *(m.start() + 1 for m in self._unspecial.finditer(text)), len(text)] if self._unspecial else []
-        parts = [text[a:b] for a, b in itertools.pairwise(edges)] or [text]
+        parts = self._parts(text)
         return [
             i for p in parts for i in self.tokenizer(p, add_special_tokens=False, split_special_tokens=True).input_ids
         ]
+
+    def _parts(self, text: str) -> list[str]:
+        edges = [0, *(m.start() + 1 for m in self._unspecial.finditer(text)), len(text)] if self._unspecial else []
+        return [text[a:b] for a, b in itertools.pairwise(edges)] or [text]
 
 
 def _describe(attribute: Attribute) -> str:

@@ -53,6 +53,7 @@ class OutputConfig(_Section):
     confidence: bool = False
     statuses: bool = False
     raw: bool = False
+    spans: bool = False
     storage: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -50,14 +50,14 @@ class OutputColumns:
     def fields(self) -> list[pa.Field]:
         """Output fields behind the input columns, in order."""
         fields = [pa.field(column, _TYPES[a.type]) for column, a in self.attributes.items()]
-        fields += [pa.field(name, type_) for name, type_ in _ROW_FIELDS.items()]
+        fields += [pa.field(name, type_) for name, type_ in self._row_fields().items()]
         return fields + [pa.field(f"{c}__{suffix}", t) for c in self.attributes for suffix, t in self._details()]
 
     def described(self) -> dict[str, str]:
         """{output column: what it is}; raises `JobError` where two of them share a name."""
         named: dict[str, str] = {}
         pairs = [(c, f"the attribute {a.name!r}") for c, a in self.attributes.items()]
-        pairs += [(name, f"the row column {name!r}") for name in _ROW_FIELDS]
+        pairs += [(name, f"the row column {name!r}") for name in self._row_fields()]
         pairs += [
             (f"{c}__{suffix}", f"the {suffix} of the attribute {a.name!r}")
             for c, a in self.attributes.items()
@@ -74,8 +74,9 @@ class OutputColumns:
         answers = [self._by_column(row) if isinstance(row, Row) else ({}, {}) for row in rows]
         columns: dict[str, list[object]] = {f.name: [] for f in self.fields()}
         for row, (declared, extra) in zip(rows, answers, strict=True):
-            for name, value in _about(row, extra).items():
-                columns[name].append(value)
+            about = _about(row, extra)
+            for name in self._row_fields():
+                columns[name].append(about.get(name))
             for column in self.attributes:
                 answer = declared.get(column)
                 columns[column].append(_storable(answer.value) if answer else None)
@@ -83,11 +84,16 @@ class OutputColumns:
                     columns[f"{column}__{suffix}"].append(_detail(suffix, answer))
         return [pa.array(columns[f.name], f.type) for f in self.fields()]
 
+    def _row_fields(self) -> dict[str, pa.DataType]:
+        return _ROW_FIELDS | ({"hpd_text": pa.string()} if self.options.spans else {})
+
     def _details(self) -> list[tuple[str, pa.DataType]]:
         chosen = [
             ("confidence", pa.float64(), self.options.confidence),
             ("status", pa.string(), self.options.statuses),
             ("raw", pa.string(), self.options.raw),
+            ("start", pa.int32(), self.options.spans),
+            ("end", pa.int32(), self.options.spans),
         ]
         return [(suffix, type_) for suffix, type_, wanted in chosen if wanted]
 
@@ -119,7 +125,7 @@ def output_schema(inputs: pa.Schema, columns: OutputColumns) -> pa.Schema:
 
 def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]:
     if isinstance(row, RowFault):
-        return dict.fromkeys(_ROW_FIELDS) | {"hpd_status": row.status.value, "hpd_error": _storable(row.reason)}
+        return {"hpd_status": row.status.value, "hpd_error": _storable(row.reason)}
     known = {name: str(_storable(value.value)) for name, value in extra.items() if value.value is not None}
     return {
         "hpd_status": row.status.value,
@@ -130,6 +136,7 @@ def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]
         "hpd_values": sum(v.status is ValueStatus.EXTRACTED for v in row.values) if row.status.is_ok else None,
         "hpd_truncated": sum(v.status is ValueStatus.TRUNCATED for v in row.values) if row.status.is_ok else None,
         "hpd_extra": list(known.items()) if row.status.is_ok else None,
+        "hpd_text": _storable(row.text) if row.status.is_ok else None,
     }
 
 
@@ -140,6 +147,8 @@ def _detail(suffix: str, answer: Value | None) -> object:
         return answer.status.value
     if suffix == "raw":
         return _storable(answer.raw)
+    if suffix in ("start", "end"):
+        return next((getattr(span, suffix) for span in answer.spans if span), None)
     return exp(answer.logprob) if isfinite(answer.logprob) else None
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpd_core.normal import NormalText, clusters, comparable, is_null, unquote
-from hpd_core.rows import ValueStatus, typed_value
+from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.schema import Attribute
 
 OPEN = Attribute("Name")

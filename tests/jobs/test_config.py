@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpd_core.settings import Layout
+from hpd_core.settings import Grounding, Layout
 from pipeline.checked import ConfigError
 from pipeline.compose import compose
 from pipeline.config import load_config
@@ -50,6 +50,7 @@ def job_file(folder: Path, text: str = BASE) -> Path:
         ),
         ("input: {path: other}", "job.yaml: line 9: key 'input' stands twice"),
         ("price: [", "job.yaml: line "),
+        ("decode: {grounding: on}", "job.yaml: decode.grounding: Input should be 'off'"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message: str) -> None:
@@ -122,6 +123,16 @@ def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     assert (job.decoder.model.name, job.decoder.model.dtype) == ("smollm2-135m", "float32")
     assert job.inputs == ("a", "b")
     assert (job.pool.cpus, job.price_per_hour) == (2, 3)
+
+
+def test_grounding_is_chosen_in_yaml_to_which_off_is_false(tmp_path: Path) -> None:
+    path = job_file(tmp_path, BASE + "decode: {grounding: mark}\n")
+    spans = ["output.spans=true"]
+    assert compose(load_config(path, spans), path).output_options.spans
+    off = load_config(path, ["decode.grounding=off", *spans])
+    assert off.decode.grounding is Grounding.OFF
+    with pytest.raises(ConfigError, match="output spans need grounding"):
+        compose(off, path)
 
 
 def test_a_model_may_be_named_and_then_changed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import pyarrow as pa
 import pytest
 
+from hpd_core.grounding import Span
 from hpd_core.rows import Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
@@ -62,6 +63,20 @@ def test_details_of_a_value_are_there_when_asked_for() -> None:
     assert (got["brand__confidence"], got["brand__status"], got["brand__raw"]) == (1.0, "extracted", " A")
     assert (got["size__confidence"], got["size__status"], got["size__raw"]) == (None, "absent", "")
     assert (got["ports__confidence"], got["ports__status"], got["ports__raw"]) == (None, None, None)
+
+
+def test_spans_and_the_text_they_count_in_are_there_when_asked_for() -> None:
+    values = (
+        Value("Brand", "Ä‑1", EXTRACTED, " ä-1", 0.0, 1, (Span(4, 7),)),
+        Value("Size", 7.0, ValueStatus.UNGROUNDED, "7", 0.0, 1, (None,)),
+    )
+    rows = [Row(SHOE, RowStatus.OK, values, text="The Ä‑1"), RowFault(RowStatus.NO_TEXT, "no title")]
+    got, fault = built(rows, columns(spans=True))
+    assert got["hpd_text"][got["brand__start"] : got["brand__end"]] == got["brand"] == "Ä‑1"
+    assert (got["size"], got["size__start"], got["size__end"]) == (7.0, None, None)
+    assert (got["hpd_values"], got["ports__start"]) == (1, None)
+    assert (fault["hpd_text"], fault["brand__start"]) == (None, None)
+    assert "hpd_text" not in built(rows, columns())[0]
 
 
 def test_what_a_row_asks_beyond_its_schema_goes_to_extra() -> None:

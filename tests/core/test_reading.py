@@ -1,0 +1,72 @@
+"""What a raw text says: value, status, and the place it was copied from."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpd_core.grounding import SourceText, Span
+from hpd_core.reading import Reading, ValueStatus, read, typed_value
+from hpd_core.schema import Attribute, ValueType
+
+EXTRACTED, UNGROUNDED = ValueStatus.EXTRACTED, ValueStatus.UNGROUNDED
+OPEN = Attribute("Name")
+TEXT = SourceText("The Ｄｉｅｓｅｌ shoe, 1,299 g, n/a, in 15.6”")
+
+
+@pytest.mark.parametrize(
+    "kind, text, value",
+    [
+        (ValueType.INTEGER, "1,200", 1200),
+        (ValueType.INTEGER, "12.5", None),
+        (ValueType.NUMBER, "12.5", 12.5),
+        (ValueType.INTEGER, "2,5", None),
+        (ValueType.INTEGER, "1_000", None),
+        (ValueType.INTEGER, "1,000,000", 1_000_000),
+        (ValueType.NUMBER, "42,5", 42.5),
+        (ValueType.NUMBER, "1,234.5", 1234.5),
+        (ValueType.NUMBER, "1,23,4", None),
+        (ValueType.NUMBER, "nan", None),
+        (ValueType.NUMBER, "inf", None),
+        (ValueType.NUMBER, "about 3", None),
+        (ValueType.INTEGER, str(2**63), None),
+        (ValueType.BOOLEAN, "Yes", True),
+        (ValueType.BOOLEAN, "false", False),
+        (ValueType.BOOLEAN, "maybe", None),
+    ],
+)
+def test_types(kind, text, value):
+    status = ValueStatus.INVALID if value is None else ValueStatus.EXTRACTED
+    assert typed_value(Attribute("x", type=kind), text) == (value, status)
+
+
+def test_closed_values_match_by_case_and_give_the_declared_form():
+    attribute = Attribute("Gender", values=("Men", "Women"))
+    assert typed_value(attribute, "women") == ("Women", ValueStatus.EXTRACTED)
+    assert typed_value(attribute, "Kids") == (None, ValueStatus.INVALID)
+    assert typed_value(attribute, "n/a") == (None, ValueStatus.ABSENT)
+    assert typed_value(Attribute("Top", values=("T-Shirt",)), "t‑shirt") == ("T-Shirt", ValueStatus.EXTRACTED)
+    assert typed_value(Attribute("Code", values=("us", "US")), "US") == ("US", ValueStatus.EXTRACTED)
+    assert typed_value(Attribute("Filter", values=("None", "UV")), "none") == ("None", ValueStatus.EXTRACTED)
+
+
+@pytest.mark.parametrize(
+    "attribute, raw, reading",
+    [
+        (OPEN, " shoe", Reading("shoe", EXTRACTED, (Span(11, 15),))),
+        (OPEN, '"diesel"', Reading("Ｄｉｅｓｅｌ", EXTRACTED, (Span(4, 10),))),
+        (OPEN, "boot", Reading("boot", UNGROUNDED, (None,))),
+        (OPEN, "n/a", Reading(None, ValueStatus.ABSENT)),
+        (Attribute("G", type=ValueType.INTEGER), "1,299", Reading(1299, EXTRACTED, (Span(17, 22),))),
+        (Attribute("G", type=ValueType.INTEGER), "1299", Reading(1299, UNGROUNDED, (None,))),
+        (Attribute("G", type=ValueType.INTEGER), "shoe", Reading(None, ValueStatus.INVALID)),
+        (Attribute("B", type=ValueType.BOOLEAN), "yes", Reading(True, EXTRACTED)),
+        (Attribute("K", values=("Boot",)), "boot", Reading("Boot", EXTRACTED)),
+        (Attribute("K", values=("Boot",)), "shoe", Reading(None, ValueStatus.INVALID)),
+    ],
+)
+def test_what_is_copied_is_read_as_the_document_writes_it(attribute, raw, reading):
+    assert read(attribute, raw, TEXT) == reading
+
+
+def test_without_a_source_nobody_looks():
+    assert read(OPEN, "boot") == Reading("boot", EXTRACTED)

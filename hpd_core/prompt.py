@@ -16,7 +16,7 @@ from typing import Any
 
 from hpd_core import layout as layouts
 from hpd_core import recipe, source
-from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
@@ -293,5 +293,7 @@ def _describe(attribute: Attribute) -> str:
     if attribute.description:
         text += f": {attribute.description}"
     if attribute.values:
-        text += f" (one of: {', '.join(attribute.values)})"
+        text += f" ({'any' if attribute.many else 'one'} of: {', '.join(attribute.values)})"
+    if attribute.many:
+        text += f" (separate several values by '{SEPARATOR}')"
     return text

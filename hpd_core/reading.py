@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 
+from hpd_core.dates import parse_date
 from hpd_core.grounding import SourceText, Span
 from hpd_core.normal import comparable, is_null, unquote
-from hpd_core.schema import Attribute, ValueType
+from hpd_core.numerals import Quantity, number, quantity
+from hpd_core.schema import SEPARATOR, Attribute, ValueType
 
-Typed = str | int | float | bool | None
+Scalar = str | int | float | bool | Quantity | date
+#: A tuple where the attribute may have several values.
+Typed = Scalar | tuple[Scalar, ...] | None
 
-_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _TRUE = frozenset({"true", "yes", "y", "1"})
 _FALSE = frozenset({"false", "no", "n", "0"})
 
@@ -35,7 +37,8 @@ class ValueStatus(StrEnum):
 class Reading:
     """What a raw text says.
 
-    spans: where the value stands, `source.text[start:end]` being its text; empty where nobody looked.
+    spans: where the value, or each of several, stands, `source.text[start:end]` being its text; None where it does not;
+        empty where nobody looked.
     """
 
     value: Typed
@@ -49,7 +52,25 @@ def read(attribute: Attribute, raw: str, source: SourceText | None = None) -> Re
     A value that is found is read as the document writes it, not as the model did. One that is not found is
     `ungrounded` and keeps its value: whoever asked for constraint instead of a mark drops it. Closed values and
     booleans are judgements that need not stand in the text: nobody looks for them.
+
+    Of an attribute with many values each is read for itself, null markers and repetitions are left out, and one that is
+    invalid or ungrounded makes the whole so: a list from which something was dropped in silence helps nobody.
     """
+    if not attribute.many:
+        return _read_one(attribute, raw, source)
+    readings = [_read_one(attribute, piece, source) for piece in unquote(raw).split(SEPARATOR)]
+    present = [r for r in readings if r.status is not ValueStatus.ABSENT]
+    statuses = {r.status for r in present}
+    if not present or ValueStatus.INVALID in statuses:
+        return Reading(None, ValueStatus.INVALID if present else ValueStatus.ABSENT)
+    kept = {r.value: r for r in reversed(present)}  # the first of equal ones
+    kept = {r.value: kept[r.value] for r in present}
+    status = ValueStatus.UNGROUNDED if ValueStatus.UNGROUNDED in statuses else ValueStatus.EXTRACTED
+    spans = tuple(span for r in kept.values() for span in r.spans)
+    return Reading(tuple(kept), status, spans)  # type: ignore[arg-type]
+
+
+def _read_one(attribute: Attribute, raw: str, source: SourceText | None) -> Reading:
     text = unquote(raw)
     value, status = typed_value(attribute, raw)
     if status is not ValueStatus.EXTRACTED or source is None or not is_copied(attribute):
@@ -67,7 +88,7 @@ def is_copied(attribute: Attribute) -> bool:
 
 
 def typed_value(attribute: Attribute, raw: str) -> tuple[Typed, ValueStatus]:
-    """Types `raw` as the attribute declares: (value, status) with status extracted, absent or invalid."""
+    """Types one value as the attribute declares: (value, status) with status extracted, absent or invalid."""
     text = unquote(raw)
     closed = {comparable(v): v for v in reversed(attribute.values)}
     if text in attribute.values:  # "US" and "us" may both be declared
@@ -81,25 +102,27 @@ def typed_value(attribute: Attribute, raw: str) -> tuple[Typed, ValueStatus]:
     return _parsed(attribute.type, text)
 
 
+def as_text(value: Typed) -> str:
+    """A value as people read it, several of them with the separator between."""
+    return f"{SEPARATOR} ".join(map(as_text, value)) if isinstance(value, tuple) else str(value)
+
+
 def _parsed(kind: ValueType, text: str) -> tuple[Typed, ValueStatus]:
     parsed = _parse(kind, text)
     return parsed, ValueStatus.EXTRACTED if parsed is not None else ValueStatus.INVALID
 
 
-def _parse(kind: ValueType, text: str) -> Typed:
+def _parse(kind: ValueType, text: str) -> Scalar | None:
     if kind is ValueType.STRING:
         return text
     if kind is ValueType.BOOLEAN:
         word = text.casefold()
         return True if word in _TRUE else False if word in _FALSE else None
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
-    elif kind is ValueType.NUMBER and text.count(",") == 1 and "." not in text:
-        text = text.replace(",", ".")  # a decimal comma, as most of Europe writes it
-    try:
-        if "_" in text:  # a digit separator to Python, nothing to people
-            return None
-        number = float(text) if kind is ValueType.NUMBER else int(text)
-    except ValueError:
+    if kind is ValueType.QUANTITY:
+        return quantity(text)
+    if kind is ValueType.DATE:
+        return parse_date(text)
+    parsed = number(text, whole=kind is ValueType.INTEGER)
+    if parsed is None or not -(2**63) <= parsed < 2**63:
         return None
-    return number if math.isfinite(number) and abs(number) < 2**63 else None
+    return int(parsed) if kind is ValueType.INTEGER else float(parsed)

@@ -73,6 +73,7 @@ class AttributeConfig(_Section):
     values: list[str] = Field(default_factory=list)
     type: ValueType = ValueType.STRING
     column: str = ""
+    many: bool = False
 
 
 def _named(value: Any) -> Any:

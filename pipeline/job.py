@@ -216,10 +216,11 @@ class JobSpec:
         for schema in self.schemas:
             for attribute in schema:
                 other, where = found.setdefault(attribute.column, (attribute, schema.name))
-                if other.type is not attribute.type:
+                first, second = (f"{'many ' * a.many}{a.type.value}" for a in (other, attribute))
+                if first != second:
                     raise JobError(
-                        f"output column {attribute.column!r}: schema {where!r} declares {other.type.value}, "
-                        f"schema {schema.name!r} {attribute.type.value}"
+                        f"output column {attribute.column!r}: schema {where!r} declares {first}, "
+                        f"schema {schema.name!r} {second}"
                     )
         return {column: attribute for column, (attribute, _) in found.items()}
 

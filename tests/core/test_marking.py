@@ -85,5 +85,12 @@ def test_a_document_without_its_text_is_refused(spec):
         decoder.extract_encoded([bare])
 
 
+def test_the_prompt_says_how_to_write_several_values(spec):
+    encoder = PromptEncoder.from_spec(replace(spec, settings=replace(SETTINGS, grounding="off")))
+    schema = Schema("s", (Attribute("A"), Attribute("B", many=True), Attribute("C", values=("x", "y"), many=True)))
+    prefix = encoder.decode(encoder.prompt(encoder.encode(Document("t", schema))).shared.prefix)
+    assert "- A\n- B (separate several values by ';')\n- C (any of: x, y) (separate several values by ';')\n" in prefix
+
+
 def test_five_statuses():
     assert {s.value for s in ValueStatus} == {"extracted", "absent", "truncated", "ungrounded", "invalid"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from hpd_core.grounding import SourceText, Span
-from hpd_core.reading import Reading, ValueStatus, read, typed_value
+from hpd_core.numerals import Quantity
+from hpd_core.reading import Reading, ValueStatus, as_text, read, typed_value
 from hpd_core.schema import Attribute, ValueType
 
 EXTRACTED, UNGROUNDED = ValueStatus.EXTRACTED, ValueStatus.UNGROUNDED
@@ -32,6 +35,15 @@ TEXT = SourceText("The Ｄｉｅｓｅｌ shoe, 1,299 g, n/a, in 15.6”")
         (ValueType.BOOLEAN, "Yes", True),
         (ValueType.BOOLEAN, "false", False),
         (ValueType.BOOLEAN, "maybe", None),
+        (ValueType.NUMBER, "1.299,00", 1299.0),
+        (ValueType.NUMBER, "1½", 1.5),
+        (ValueType.NUMBER, "9" * 400, None),
+        (ValueType.INTEGER, "1.299", 1299),
+        (ValueType.INTEGER, "-9223372036854775808", -(2**63)),
+        (ValueType.QUANTITY, "1,5 kg", Quantity(1.5, "kg")),
+        (ValueType.QUANTITY, "1,5", None),
+        (ValueType.DATE, "25.03.2024", date(2024, 3, 25)),
+        (ValueType.DATE, "03/04/2024", None),
     ],
 )
 def test_types(kind, text, value):
@@ -66,6 +78,40 @@ def test_closed_values_match_by_case_and_give_the_declared_form():
 )
 def test_what_is_copied_is_read_as_the_document_writes_it(attribute, raw, reading):
     assert read(attribute, raw, TEXT) == reading
+
+
+COLORS = Attribute("Color", many=True)
+TWO = SourceText("Red, dark  blue; red-ish. 5 cm")
+
+
+@pytest.mark.parametrize(
+    "attribute, raw, reading",
+    [
+        (COLORS, "Red", Reading(("Red",), EXTRACTED, (Span(0, 3),))),
+        (
+            COLORS,
+            ' "red;dark blue ; red;n/a;" ',
+            Reading(("red", "dark  blue"), EXTRACTED, (Span(17, 20), Span(5, 15))),
+        ),
+        (COLORS, "Red; pink", Reading(("Red", "pink"), UNGROUNDED, (Span(0, 3), None))),
+        (COLORS, "n/a", Reading(None, ValueStatus.ABSENT)),
+        (COLORS, " ; none;", Reading(None, ValueStatus.ABSENT)),
+        (Attribute("S", type="quantity", many=True), "5 cm; XL", Reading(None, ValueStatus.INVALID)),
+        (Attribute("S", type="quantity", many=True), "5 cm", Reading((Quantity(5, "cm"),), EXTRACTED, (Span(26, 30),))),
+        (Attribute("K", values=("Men", "Women"), many=True), "women;MEN", Reading(("Women", "Men"), EXTRACTED)),
+        (Attribute("K", values=("Men", "Women"), many=True), "women; kids", Reading(None, ValueStatus.INVALID)),
+    ],
+)
+def test_several_values_are_read_each_for_itself_and_none_is_lost_in_silence(attribute, raw, reading):
+    assert read(attribute, raw, TWO) == reading
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [("a", "a"), (("a", "b"), "a; b"), (Quantity(1.5, "kg"), "1.5 kg"), (date(2024, 3, 25), "2024-03-25"), (7, "7")],
+)
+def test_values_as_people_read_them(value, text):
+    assert as_text(value) == text
 
 
 def test_without_a_source_nobody_looks():

@@ -8,8 +8,9 @@ import pytest
 
 from hpd_core.settings import Grounding, Layout
 from pipeline.checked import ConfigError
-from pipeline.compose import compose
+from pipeline.compose import compose, load_schemas
 from pipeline.config import load_config
+from pipeline.job import JobError
 
 BASE = """
 input: {path: in}
@@ -133,6 +134,22 @@ def test_grounding_is_chosen_in_yaml_to_which_off_is_false(tmp_path: Path) -> No
     assert off.decode.grounding is Grounding.OFF
     with pytest.raises(ConfigError, match="output spans need grounding"):
         compose(off, path)
+
+
+def test_types_and_several_values_are_declared_in_the_schema(tmp_path: Path) -> None:
+    more = "    tents: {attributes: [{name: Weight, type: quantity}, {name: Colors, many: true}]}\n  default"
+    path = job_file(tmp_path, BASE.replace("  default", more))
+    schemas = load_schemas(load_config(path).schemas, path)
+    weight, colors = schemas["tents"][0]
+    assert (weight.type, weight.many, colors.type, colors.many) == ("quantity", False, "string", True)
+
+
+def test_schemas_that_share_a_column_agree_on_one_or_several(tmp_path: Path) -> None:
+    more = "    tents: {attributes: [{name: Size, type: integer, many: true}]}\n  default"
+    text = BASE.replace("  default", more).replace('"}', '", category_column: c}')
+    path = job_file(tmp_path, text)
+    with pytest.raises(JobError, match="schema 'shoes' declares integer, schema 'tents' many integer"):
+        compose(load_config(path), path).attributes()
 
 
 def test_a_model_may_be_named_and_then_changed(tmp_path: Path) -> None:

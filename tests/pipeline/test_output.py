@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import date
 
 import pyarrow as pa
 import pytest
 
 from hpd_core.grounding import Span
+from hpd_core.numerals import Quantity
 from hpd_core.rows import Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
@@ -77,6 +79,43 @@ def test_spans_and_the_text_they_count_in_are_there_when_asked_for() -> None:
     assert (got["hpd_values"], got["ports__start"]) == (1, None)
     assert (fault["hpd_text"], fault["brand__start"]) == (None, None)
     assert "hpd_text" not in built(rows, columns())[0]
+
+
+def test_quantities_dates_and_lists_have_columns_of_their_type() -> None:
+    made = OutputColumns(
+        {
+            "weight": Attribute("Weight", type=ValueType.QUANTITY),
+            "since": Attribute("Since", type=ValueType.DATE),
+            "sizes": Attribute("Sizes", type=ValueType.QUANTITY, many=True),
+            "colors": Attribute("Colors", many=True),
+        },
+        {
+            "s": (
+                schema := Schema(
+                    "s", (Attribute("Weight"), Attribute("Since"), Attribute("Sizes"), Attribute("Colors"))
+                )
+            )
+        },
+        OutputOptions(spans=True),
+    )
+    values = (
+        Value("Weight", Quantity(1.5, "kg"), EXTRACTED, "1,5 kg", 0.0, 1, (Span(0, 6),)),
+        Value("Since", date(2024, 3, 25), EXTRACTED, "", 0.0, 1),
+        Value("Sizes", (Quantity(1, "cm"), Quantity(2, "cm")), EXTRACTED, "", 0.0, 1, (Span(3, 4), None)),
+        Value("Colors", ("red", "blue\ud800"), EXTRACTED, "", 0.0, 1),
+    )
+    got, nothing = built([Row(schema, RowStatus.OK, values), RowFault(RowStatus.NO_TEXT, "")], made)
+    assert (got["weight"], got["since"]) == ({"value": 1.5, "unit": "kg"}, date(2024, 3, 25))
+    assert got["sizes"] == [{"value": 1.0, "unit": "cm"}, {"value": 2.0, "unit": "cm"}]
+    assert (got["sizes__start"], got["sizes__end"], got["weight__start"]) == ([3, None], [4, None], 0)
+    assert (got["colors"], got["colors__start"], nothing["colors"], nothing["weight"]) == (
+        ["red", "blue?"],
+        None,
+        None,
+        None,
+    )
+    types = {f.name: str(f.type) for f in made.fields()}
+    assert types["weight"] == "struct<value: double, unit: string>" and types["colors"] == "list<item: string>"
 
 
 def test_what_a_row_asks_beyond_its_schema_goes_to_extra() -> None:

@@ -27,6 +27,7 @@ from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Schema
+from hpd_core.settings import Grounding, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class ArDecoder:
             raise ValueError(
                 f"prompt lookup needs batch_size 1, not {batch_size}: transformers drafts for one sequence"
             )
+        _refuse_constraint(encoder)
         self.model, self.encoder, self.batch_size, self.lookup = model, encoder, batch_size, lookup
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
@@ -80,6 +82,7 @@ class PerAttributeDecoder:
     """One prompt per document and attribute, each ending in the attribute's key: a prompt of its own in every batch."""
 
     def __init__(self, model: Model, encoder: PromptEncoder, *, batch_size: int = 32) -> None:
+        _refuse_constraint(encoder)
         self.model, self.encoder, self.batch_size = model, encoder, batch_size
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
@@ -105,6 +108,11 @@ class PerAttributeDecoder:
         stop_ids = self.encoder.stop_ids
         tokens = [SlotTokens(ids, (0.0,) * len(ids), ids[-1] not in stop_ids) for ids in slots]
         return make_row(self.encoder, document, tokens)
+
+
+def _refuse_constraint(encoder: PromptEncoder) -> None:
+    if encoder.settings.grounding is Grounding.ENFORCE:
+        raise SettingsError("grounding 'enforce': the baselines write freely; compare decoders with 'mark' or 'off'")
 
 
 def _first_line_stubs(encoder: PromptEncoder, schema: Schema) -> list[tuple[int, ...]]:

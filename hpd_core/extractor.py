@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -41,6 +42,8 @@ class HyperParallelDecoder:
         self.model = model
         self.encoder = encoder
         self.decoder = Decoder(model, encoder.settings, encoder.stop_ids)
+        if encoder.settings.grounding is Grounding.ENFORCE:
+            _ = encoder.vocabulary  # a tokenizer that cannot be constrained is refused now, not row by row
 
     @classmethod
     def from_pretrained(
@@ -140,6 +143,8 @@ def make_value(encoder: PromptEncoder, attribute: Attribute, slot: SlotTokens, s
     raw = encoder.value_text(slot.ids)
     read_as = Reading(None, ValueStatus.TRUNCATED) if slot.truncated else read(attribute, raw, source)
     logprob = sum(slot.logprobs) / len(slot.logprobs)
+    if read_as.status is ValueStatus.UNGROUNDED and encoder.settings.grounding is Grounding.ENFORCE:
+        read_as = replace(read_as, value=None)
     return Value(attribute.name, read_as.value, read_as.status, raw, logprob, len(slot.ids), read_as.spans)
 
 

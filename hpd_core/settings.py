@@ -35,11 +35,17 @@ class Visibility(StrEnum):
 
 
 class Grounding(StrEnum):
-    """What is made of whether a value stands in its own document. Closed values and booleans are never looked for."""
+    """What is made of whether a value stands in its own document.
+
+    Closed values and booleans need not: they are judged.
+    """
 
     OFF = "off"
     #: Look it up and say where; a value that stands nowhere is kept with the status `ungrounded`.
     MARK = "mark"
+    #: Write nothing else: whole words of one line of the document, or the word for absent; a closed value is one of its
+    #: list. A value that stands nowhere all the same (a vocabulary that lacks a letter) is null.
+    ENFORCE = "enforce"
 
     @classmethod
     def _missing_(cls, value: object) -> Grounding | None:
@@ -117,7 +123,7 @@ class DecodeSettings:
     tokens_per_step: rows of one forward pass, decode rows and prefill chunks together.
     max_slots: slots held open at once (J documents x N attributes); admission of documents stops there.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
-    grounding: whether values are looked up in their document.
+    grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     """
 
     layout: Layout = Layout.BRANCHES

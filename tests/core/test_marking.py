@@ -12,6 +12,7 @@ from hpd_core.prompt import PromptEncoder
 from hpd_core.reading import ValueStatus
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, Prompting, fingerprint
+from hpd_core.untrusted import UntrustedText
 from tests.core.tiny_folder import write_tiny_model
 
 SHOES = Schema("shoes", (Attribute("Brand"), Attribute("Color"), Attribute("Kind", values=("Shoe", "Boot"))))
@@ -63,9 +64,7 @@ def test_the_text_is_what_the_model_read(spec, budget, text):
 
 def test_the_text_is_cut_right_where_a_marker_splits_it(spec):
     encoder = PromptEncoder.from_spec(replace(spec, settings=replace(SETTINGS, max_document_tokens=5)))
-    import re
-
-    encoder._unspecial = re.compile("<a>")
+    encoder._untrusted = UntrustedText(encoder.tokenizer, ["<a>"])
     assert encoder.encode(Document("ab<a>cdef", SHOES)).text == "ab<a>"
 
 

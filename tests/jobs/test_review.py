@@ -153,6 +153,19 @@ def test_votes_come_back_to_the_runs(tmp_path: Path, data: Path, runs: tuple[Pat
     assert f"| single votes | 5 | 2 | 4 | 54.55 ({low:.2f} to {high:.2f}) |" in text
 
 
+@pytest.mark.parametrize(("run", "counts"), [("adam", (10, 0)), ("eve", (0, 10))])
+def test_a_vote_is_the_runs_on_whichever_side_it_stood(
+    tmp_path: Path, data: Path, runs: tuple[Path, Path], run: str, counts: tuple[int, int]
+) -> None:
+    page = tmp_path / "page.html"
+    build(runs, data, page)
+    ann = export(tmp_path / "ann.json", page, "Ann", *[run] * 10)
+    assert score(tmp_path / "o", page.with_suffix(".key.json"), ann).exit_code == 0
+    facts = json.loads((tmp_path / "o" / "review.json").read_text())
+    assert (facts["raw"]["win"], facts["raw"]["loss"]) == counts
+    assert facts["answer_1"] == {"chosen": 5, "of": 10}
+
+
 def test_the_rows_with_equal_answers_pull_the_preference_to_the_middle(
     tmp_path: Path, data: Path, runs: tuple[Path, Path]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command `hpd`. Each command is a function of its own module, which `python -m jobs.<name>` starts as well."""
+"""The command `hpd`. Each command is in a module of its own, which `python -m jobs.<name>` starts as well."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jobs.extract import extract
 from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
+from jobs.review import app as review
 from jobs.validate import validate
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(extract)
 app.command()(validate)
 app.command()(evaluate)
 app.command()(compare)
+app.add_typer(review)
 app.command()(benchmark)
 app.command()(finetune)
 app.command()(label)

@@ -32,11 +32,11 @@ from jobs.endpoint_options import (
     endpoint_of,
 )
 from jobs.journal import Journal
+from jobs.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
 from jobs.label import write_lines
 from jobs.options import AsJson, Dataset, Folder, Limit
 from jobs.preferences import choice_of, preference_facts, preference_questions, preferred
 from jobs.runs import Run, check_belongs, check_same_rows, read_runs
-from jobs.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
 from pipeline.job import JobError
 
 #: Share of the questions that may stay without an answer before the exit code says so.

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from hpd_core.rows import ValueStatus, is_null, typed_value
+from hpd_core.grounding import SourceText
+from hpd_core.normal import is_null
+from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.schema import Attribute, Document, Schema, ValueType
 from jobs.asking import AnswerError, Question, check_keys, json_object
 from jobs.dataset import ABSENT
-from jobs.grounding import find_span
 from jobs.prompts import rendered
 
 
@@ -87,9 +88,10 @@ def _label(attribute: Attribute, text: str, said: str | None) -> Label:
         if status is not ValueStatus.EXTRACTED:
             return Label(attribute.name, Kept.INVALID, said, None)
         return Label(attribute.name, Kept.VALUE, said, str(value) if attribute.values else said.strip())
-    span = find_span(text, said)
-    if span is None:
+    place = SourceText(text).find_whole(said)
+    if place is None:
         return Label(attribute.name, Kept.UNGROUNDED, said, None)
+    span = place.of(text)
     if typed_value(attribute, span)[1] is not ValueStatus.EXTRACTED:
         return Label(attribute.name, Kept.INVALID, said, None)
     return Label(attribute.name, Kept.VALUE if span == said.strip() else Kept.RESPELLED, said, span)

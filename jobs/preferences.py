@@ -10,8 +10,8 @@ from typing import Any
 
 from jobs.asking import AnswerError, Question, check_keys, json_object
 from jobs.dataset import BenchmarkRow
-from jobs.prompts import rendered
 from jobs.judgement import has_value
+from jobs.prompts import rendered
 
 
 class Choice(StrEnum):

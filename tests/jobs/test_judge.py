@@ -17,7 +17,6 @@ from jobs.asking import AnswerError
 from jobs.cli import app
 from jobs.dataset import BenchmarkRow, read_benchmark
 from jobs.evaluate import write_results
-from jobs.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
 from jobs.judgement import (
     OF_NONE,
     OF_VALUE,
@@ -28,6 +27,7 @@ from jobs.judgement import (
     judged_facts,
     verdicts_of,
 )
+from jobs.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 from tests.jobs.test_dataset import row, write
 

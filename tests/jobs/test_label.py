@@ -23,7 +23,6 @@ from jobs import endpoint as module
 from jobs.asking import AnswerError
 from jobs.cli import app
 from jobs.dataset import read_benchmark
-from jobs.grounding import find_span
 from jobs.labelled import read_labelled
 from jobs.labels import Kept, benchmark_line, label_question, labels_of
 from pipeline.compose import schemas_by_category
@@ -94,32 +93,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def label(folder: Path, fake: FakeEndpoint) -> Callable[..., Result]:
     return lambda *others: CliRunner().invoke(app, line_of(folder, fake.url, *others))
-
-
-class TestSpans:
-    @pytest.mark.parametrize(
-        ("text", "value", "span"),
-        [
-            ("Nike Air", "Nike", "Nike"),
-            ("NIKE Nike", "Nike", "Nike"),
-            ("NIKE air", "nike  AIR", "NIKE air"),
-            ("incredible red", "red", "red"),
-            ("incredible", "red", None),
-            ("12oz", "12", "12"),
-            ("112oz", "12", None),
-            ("reddish", "red", None),
-            ("12 125", "125", "125"),
-            ("size 125", "12", None),
-            ("size 4.5 (EU)", "4.5 (EU)", "4.5 (EU)"),
-            ("新款红色鞋", "红色", "红色"),
-            ("Air\nMax", "Air Max", None),
-            ("straße", "STRASSE", None),
-            ("xa a a", "a a", "a a"),
-            ("abc", " ", None),
-        ],
-    )
-    def test_a_value_is_grounded_where_it_stands(self, text: str, value: str, span: str | None) -> None:
-        assert find_span(text, value) == span
 
 
 class TestLabels:

@@ -72,6 +72,16 @@ class SourceText:
                     parts.append(span)
         return parts[0] if parts else None
 
+    def find_whole(self, value: str) -> Span | None:
+        """The first place of `value` as whole words on one line, its own writing before another form of it."""
+        value = strip(value)
+        for places in (self._exact, self._alike) if value else ():
+            for span in places(value):
+                whole = self.edge(span.start) is Edge.WORD and self.edge(span.end) is Edge.WORD
+                if whole and len(span.of(self.text).splitlines()) == 1:
+                    return span
+        return None
+
     def edge(self, i: int) -> Edge:
         """What lies between `text[i - 1]` and `text[i]`."""
         start = i
@@ -86,6 +96,8 @@ class SourceText:
             return Edge.NONE
         if i in self._inside_numbers:
             return Edge.INSIDE
+        if before.isdecimal() and after.isalpha():  # a number and its unit: "12" is in "12oz"
+            return Edge.WORD
         if _is_wordy(before) and _is_wordy(after) and not (_NO_BLANKS.match(before) or _NO_BLANKS.match(after)):
             return Edge.INSIDE
         return Edge.WORD

@@ -9,6 +9,8 @@ from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
 from jobs.finetune import finetune
+from jobs.judge import judge
+from jobs.label import label
 from jobs.review import app as review
 from jobs.validate import validate
 
@@ -26,6 +28,8 @@ app.command()(compare)
 app.add_typer(review)
 app.command()(benchmark)
 app.command()(finetune)
+app.command()(label)
+app.command()(judge)
 
 if __name__ == "__main__":
     app()

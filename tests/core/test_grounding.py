@@ -133,3 +133,29 @@ def test_every_part_of_any_text_is_found(text, data):
 
 def test_a_span_reads_its_text():
     assert Span(1, 3).of("abcd") == "bc"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "span"),
+    [
+        ("Nike Air", "Nike", "Nike"),
+        ("NIKE Nike", "Nike", "Nike"),
+        ("NIKE air", "nike  AIR", "NIKE air"),
+        ("incredible red", "red", "red"),
+        ("incredible", "red", None),
+        ("12oz", "12", "12"),
+        ("112oz", "12", None),
+        ("reddish", "red", None),
+        ("12 125", "125", "125"),
+        ("size 125", "12", None),
+        ("size 4.5 (EU)", "4.5 (EU)", "4.5 (EU)"),
+        ("新款红色鞋", "红色", "红色"),
+        ("Air\nMax", "Air Max", None),
+        ("straße", "STRASSE", "straße"),
+        ("xa a a", "a a", "a a"),
+        ("abc", " ", None),
+    ],
+)
+def test_whole_words_on_one_line(text, value, span):
+    found = SourceText(text).find_whole(value)
+    assert (found.of(text) if found else None) == span

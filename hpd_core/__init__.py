@@ -1,13 +1,14 @@
 """Hyper-Parallel Decoding: every value of every stacked document grows at once (arXiv 2604.26209)."""
 
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, ModelSpec, PromptTemplate, Visibility
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, ModelSpec, PromptTemplate, Visibility
 
 __all__ = [
     "Attribute",
     "DecodeSettings",
     "DecoderSpec",
     "Document",
+    "Grounding",
     "HyperParallelDecoder",
     "Layout",
     "ModelSpec",

@@ -21,11 +21,13 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from hpd_core.decode import SlotTokens
-from hpd_core.extractor import Forced, count_values, make_row
+from hpd_core.extractor import Forced, count_values, make_row, source_of
 from hpd_core.model import Model
 from hpd_core.prompt import EncodedDocument, PromptEncoder
-from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus, typed_value
+from hpd_core.reading import Reading, ValueStatus, read
+from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Schema
+from hpd_core.settings import Grounding, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class ArDecoder:
             raise ValueError(
                 f"prompt lookup needs batch_size 1, not {batch_size}: transformers drafts for one sequence"
             )
+        _refuse_constraint(encoder)
         self.model, self.encoder, self.batch_size, self.lookup = model, encoder, batch_size, lookup
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
@@ -79,6 +82,7 @@ class PerAttributeDecoder:
     """One prompt per document and attribute, each ending in the attribute's key: a prompt of its own in every batch."""
 
     def __init__(self, model: Model, encoder: PromptEncoder, *, batch_size: int = 32) -> None:
+        _refuse_constraint(encoder)
         self.model, self.encoder, self.batch_size = model, encoder, batch_size
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
@@ -106,6 +110,11 @@ class PerAttributeDecoder:
         return make_row(self.encoder, document, tokens)
 
 
+def _refuse_constraint(encoder: PromptEncoder) -> None:
+    if encoder.settings.grounding is Grounding.ENFORCE:
+        raise SettingsError("grounding 'enforce': the baselines write freely; compare decoders with 'mark' or 'off'")
+
+
 def _first_line_stubs(encoder: PromptEncoder, schema: Schema) -> list[tuple[int, ...]]:
     return [encoder.stub(attribute)[0] for attribute in schema]
 
@@ -122,14 +131,14 @@ def _parse(encoder: PromptEncoder, document: EncodedDocument, ids: Sequence[int]
         if colon:
             cut = number == len(written) - 1 and not whole
             lines.setdefault(name.strip(" -*").casefold(), (raw.removeprefix(" "), cut))
-    values = []
+    values, source = [], source_of(encoder, document)
     for attribute in document.schema:
         raw, cut = lines.get(attribute.name.casefold(), ("", False))
-        value, status = (None, ValueStatus.TRUNCATED) if cut else typed_value(attribute, raw)
+        read_as = Reading(None, ValueStatus.TRUNCATED) if cut else read(attribute, raw, source)
         # tokens 0, logprob NaN: a value has no tokens of its own in a text that was written in one piece
-        values.append(Value(attribute.name, value, status, raw, float("nan"), 0))
+        values.append(Value(attribute.name, read_as.value, read_as.status, raw, float("nan"), 0, read_as.spans))
     status_of_row = RowStatus.CUT if document.cut else RowStatus.OK
-    return Row(document.schema, status_of_row, tuple(values), document_tokens=len(document.ids))
+    return Row(document.schema, status_of_row, tuple(values), document_tokens=len(document.ids), text=document.text)
 
 
 @torch.inference_mode()

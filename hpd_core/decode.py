@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hpd_core.batch import Feed, make_step
 from hpd_core.cache import PrefixCache, Slab, SlabPool
+from hpd_core.constraint import Allowed
 from hpd_core.layout import NO_STUB, DocumentLayout
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
@@ -46,6 +47,7 @@ class SlotTokens:
 @dataclass(slots=True)
 class _Slot:
     forced: Sequence[int] | None
+    allowed: Allowed | None
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
@@ -178,7 +180,8 @@ class Decoder:
         counts.documents += 1
         counts.slots += len(prompt.shared.stubs)
         counts.prompt_tokens += len(ids)
-        slots = [_Slot(forced[number][n] if forced else None) for n in range(len(prompt.shared.stubs))]
+        allowed = prompt.allowed or [None] * len(prompt.shared.stubs)
+        slots = [_Slot(forced[number][n] if forced else None, bound) for n, bound in enumerate(allowed)]
         return _Active(number, prompt, prompt.place(self.settings.layout), ids, prefix, slab, block, slots)
 
     def _prefix(self, shared: SchemaPrompt, counts: Counts) -> Slab:
@@ -252,9 +255,9 @@ class Decoder:
         return self.model.step(step.ids, step.positions, step.plan, step.rows)
 
     def _emit(self, slots: Sequence[_Slot], logits: Tensor) -> None:
-        """Appends one token to each slot: the likeliest, or the forced one. logits: [slots, vocabulary]."""
+        """Appends one token to each slot: the likeliest allowed, or the forced one. logits: [slots, vocabulary]."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = wide.argmax(-1)
+        chosen = self._likeliest(slots, wide)
         if any(slot.forced is not None for slot in slots):
             picked = [slot.forced[len(slot.ids)] if slot.forced is not None else -1 for slot in slots]
             override = self.model.tensor(picked)
@@ -267,6 +270,18 @@ class Decoder:
                 slot.logits.append(logits[row])
             last = len(slot.ids) == (len(slot.forced) if slot.forced is not None else self.settings.max_value_tokens)
             slot.done = last or token in self.stop_ids or not math.isfinite(logprob)
+
+    def _likeliest(self, slots: Sequence[_Slot], logits: Tensor) -> Tensor:
+        """The likeliest id of each row [slots], of those that the slot may write. logits: [slots, vocabulary]."""
+        chosen = logits.argmax(-1)
+        rows: dict[tuple[int, ...], list[int]] = {}  # slots of one document that have written the same share their ids
+        for row, slot in enumerate(slots):
+            if slot.allowed is not None and slot.forced is None:
+                rows.setdefault(slot.allowed(slot.ids), []).append(row)
+        for ids, same in rows.items():
+            where, which = self.model.tensor(same), self.model.tensor(ids)
+            chosen[where] = which[logits[where[:, None], which].argmax(-1)]
+        return chosen
 
     def _finished(self, slot: _Slot) -> SlotTokens:
         truncated = slot.ids[-1] not in self.stop_ids

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
 from hpd_core import recipe, source
 from hpd_core.decode import Decoder, SlotTokens
+from hpd_core.grounding import SourceText
 from hpd_core.model import Model
 from hpd_core.prompt import EncodedDocument, PromptEncoder
-from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus, typed_value
+from hpd_core.reading import Reading, ValueStatus, read
+from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, PromptTemplate
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, PromptTemplate
 
 #: Gold answers to write instead of the model's own: {attribute name: text} per document, absent names left out.
 Forced = Sequence[dict[str, str]]
@@ -39,6 +42,8 @@ class HyperParallelDecoder:
         self.model = model
         self.encoder = encoder
         self.decoder = Decoder(model, encoder.settings, encoder.stop_ids)
+        if encoder.settings.grounding is Grounding.ENFORCE:
+            _ = encoder.vocabulary  # a tokenizer that cannot be constrained is refused now, not row by row
 
     @classmethod
     def from_pretrained(
@@ -74,12 +79,12 @@ class HyperParallelDecoder:
         return extract_all(self, _with_schema(documents, schema)).rows
 
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
-        """Rows of encoded documents, in order. Equal documents (same ids, same schema) are decoded once."""
+        """Rows of encoded documents, in order. Equal documents (same ids, text and schema) are decoded once."""
         counts = Counts()
-        unique: dict[tuple[Schema, tuple[int, ...]], int] = {}
+        unique: dict[tuple[Schema, tuple[int, ...], str], int] = {}
         owner = []
         for number, document in enumerate(documents):
-            key = (document.schema, tuple(document.ids))
+            key = (document.schema, tuple(document.ids), document.text)
             owner.append(unique.setdefault(key, number) if forced is None else number)
         chosen = sorted(set(owner))
         counts.duplicates = len(documents) - len(chosen)
@@ -134,18 +139,33 @@ def make_row(encoder: PromptEncoder, document: EncodedDocument, slots: Sequence[
     """Types the decoded slots of one document; NaN logits make it a row in error, never garbage text."""
     if not all(slot.is_finite for slot in slots):
         return Row(document.schema, RowStatus.ERROR, error="the model gave logits that are not finite")
-    values = tuple(make_value(encoder, a, slot) for a, slot in zip(document.schema, slots, strict=True))
+    source = source_of(encoder, document)
+    values = tuple(make_value(encoder, a, slot, source) for a, slot in zip(document.schema, slots, strict=True))
     status = RowStatus.CUT if document.cut else RowStatus.OK
-    return Row(document.schema, status, values, document_tokens=len(document.ids))
+    return Row(document.schema, status, values, document_tokens=len(document.ids), text=document.text)
 
 
-def make_value(encoder: PromptEncoder, attribute: Attribute, slot: SlotTokens) -> Value:
+def make_value(encoder: PromptEncoder, attribute: Attribute, slot: SlotTokens, source: SourceText | None) -> Value:
     raw = encoder.value_text(slot.ids)
-    value, status = (None, ValueStatus.TRUNCATED) if slot.truncated else typed_value(attribute, raw)
-    return Value(attribute.name, value, status, raw, sum(slot.logprobs) / len(slot.logprobs), len(slot.ids))
+    read_as = Reading(None, ValueStatus.TRUNCATED) if slot.truncated else read(attribute, raw, source)
+    logprob = sum(slot.logprobs) / len(slot.logprobs)
+    if read_as.status is ValueStatus.UNGROUNDED and encoder.settings.grounding is Grounding.ENFORCE:
+        read_as = replace(read_as, value=None)
+    return Value(attribute.name, read_as.value, read_as.status, raw, logprob, len(slot.ids), read_as.spans)
+
+
+def source_of(encoder: PromptEncoder, document: EncodedDocument) -> SourceText | None:
+    """Where the document's values are to be looked up; None where grounding is off."""
+    if encoder.settings.grounding is Grounding.OFF:
+        return None
+    if document.ids and not document.text:
+        raise ValueError("grounding needs the document's text: its encoder was set up without grounding")
+    return SourceText(document.text)
 
 
 def count_values(rows: Sequence[Row], counts: Counts) -> None:
     for row in rows:
         counts.truncated += sum(v.status is ValueStatus.TRUNCATED for v in row.values)
         counts.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)
+        counts.invalid += sum(v.status is ValueStatus.INVALID for v in row.values)
+        counts.ungrounded += sum(v.status is ValueStatus.UNGROUNDED for v in row.values)

@@ -1,4 +1,4 @@
-"""The training loop: lessons in, better weights out, and a log of how. One process; a killed run resumes exactly.
+"""The training loop: lessons in, better weights out, and a log of how. A killed run resumes exactly.
 
 Everything a step does follows from the settings, the lessons and the number of the step: random numbers are seeded per
 step, so that a resumed run needs no generator's state.
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hpd_core.lessons import Lesson
+from hpd_core.peers import Alone, Peers
 from hpd_core.settings import Layout, SettingsError, Visibility, fingerprint
 from hpd_core.training import make_batch, summed_loss
 
@@ -91,6 +92,8 @@ class Trainer:
     save: keeps the weights as they are; called after every epoch that is the best so far, and at the end where nothing
         validates.
     report: sees every line of the log. data: names what `lessons` gives, so that no run is resumed with other data.
+    peers: processes that train together. Each is built with the same arguments and weights, gets the same lessons and
+        takes its share of them; `folder` must be one that all of them see. Only number 0 calls the functions above.
     """
 
     def __init__(
@@ -106,10 +109,12 @@ class Trainer:
         validate: Callable[[], Mapping[str, float]] | None = None,
         save: Callable[[], None] | None = None,
         report: Callable[[dict[str, Any]], None] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.hf, self.lessons, self.settings, self.folder = hf, lessons, settings, folder
         self.layout, self.visibility = layout, visibility
         self._validate, self._save, self._report = validate, save, report
+        self._peers = peers or Alone()
         self.progress = Progress()
         self.parameters: dict[str, Tensor] = {n: p for n, p in hf.named_parameters() if p.requires_grad}
         if not self.parameters:
@@ -141,9 +146,13 @@ class Trainer:
             self._checkpoint()
             self._end_epoch(epoch, total)
             self._checkpoint()
-        if self._validate is None and self._save is not None:
+        if self._validate is None and self._save is not None and self._is_first:
             self._save()
         return progress
+
+    @property
+    def _is_first(self) -> bool:
+        return self._peers.rank == 0
 
     def learning_rate(self, step: int, total: int) -> float:
         """Rate of step number `step` (from 0) of `total`."""
@@ -163,16 +172,22 @@ class Trainer:
         targets = sum(len(lesson.targets) for lessons in step for lesson in lessons)
         device = next(iter(self.parameters.values())).device
         self.hf.train()
-        summed, rows = 0.0, 0
+        summed, rows = torch.zeros(2, dtype=next(iter(self.parameters.values())).dtype, device=device).unbind()
         for lessons in step:
-            if not any(lesson.targets for lesson in lessons):
+            mine = lessons[self._peers.rank :: self._peers.size]
+            if not any(lesson.targets for lesson in mine):
                 continue
-            batch = make_batch(lessons, self.layout, self.visibility, device)
+            batch = make_batch(mine, self.layout, self.visibility, device)
             rows += len(batch.ids)
             with torch.autocast(device.type, torch.bfloat16, enabled=_uses_bfloat16(settings.precision, device)):
                 loss = summed_loss(self.hf, batch)
             (loss / targets).backward()
-            summed += float(loss.detach())
+            summed += loss.detach()
+        if self._peers.size > 1:
+            for parameter in self.parameters.values():
+                if parameter.grad is None:  # no document of this step was this process's
+                    parameter.grad = torch.zeros_like(parameter)
+            self._peers.add_up([p.grad for p in self.parameters.values() if p.grad is not None] + [summed, rows])
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), settings.clip))
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {progress.step}: the gradient is not finite; lower the learning rate")
@@ -184,9 +199,9 @@ class Trainer:
                 "step": progress.step,
                 "steps": total,
                 "epoch": epoch,
-                "loss": summed / max(1, targets),
+                "loss": float(summed) / max(1, targets),
                 "targets": targets,
-                "rows": rows,
+                "rows": int(rows),
                 "learning_rate": rate,
                 "gradient_norm": norm,
                 "seconds": time.perf_counter() - started,
@@ -196,14 +211,14 @@ class Trainer:
     def _end_epoch(self, epoch: int, total: int) -> None:
         settings, progress = self.settings, self.progress
         started = time.perf_counter()
-        figures = dict(self._validate()) if self._validate is not None else {}
-        score = figures.get("score", float("nan"))
+        figures = dict(self._validate()) if self._validate is not None and self._is_first else {}
+        score = self._peers.from_first(figures.get("score", float("nan")))
         progress.scores.append(score)
+        if self._validate is not None and (progress.best is None or score > progress.best):
+            progress.best_epoch = epoch
+            if self._save is not None and self._is_first:
+                self._save()
         if figures:
-            if progress.best is None or score > progress.best:
-                progress.best_epoch = epoch
-                if self._save is not None:
-                    self._save()
             seconds = time.perf_counter() - started
             self._log({"step": progress.step, "epoch": epoch, **figures, "seconds": seconds})
         if progress.step >= total:
@@ -212,6 +227,8 @@ class Trainer:
             progress.stopped = f"no better score in {settings.patience} epochs"
 
     def _log(self, line: dict[str, Any]) -> None:
+        if not self._is_first:
+            return
         with (self.folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         if self._report is not None:
@@ -219,6 +236,8 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         """Weights, optimizer and progress in one file, replaced whole: a kill leaves the old one or the new one."""
+        if not self._is_first:
+            return
         state = {
             "facts": self._facts,
             "parameters": dict(self.parameters),
@@ -232,7 +251,8 @@ class Trainer:
     def _start(self, resume: bool) -> None:
         path = self.folder / CHECKPOINT
         if not path.exists():
-            (self.folder / LOG).unlink(missing_ok=True)
+            if self._is_first:
+                (self.folder / LOG).unlink(missing_ok=True)
             return
         if not resume:
             raise SettingsError(f"{path} exists: resume that run, or choose another folder")
@@ -244,7 +264,8 @@ class Trainer:
                 self.parameters[name].copy_(stored)
         self.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
-        self._forget_later_lines()
+        if self._is_first:
+            self._forget_later_lines()
 
     def _forget_later_lines(self) -> None:
         """Drops log lines of steps and epochs that the checkpoint does not know: they are done again."""

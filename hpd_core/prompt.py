@@ -7,8 +7,6 @@ space before an isolated piece and byte-level vocabularies merge across blanks.
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +14,11 @@ from typing import Any
 
 from hpd_core import layout as layouts
 from hpd_core import recipe, source
-from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, Prompting, PromptTemplate
+from hpd_core.constraint import Allowed, constraints
+from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
+from hpd_core.untrusted import UntrustedText
+from hpd_core.vocabulary import Vocabulary
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
 _LINE = "x\n"  # a line before a stub, so that it is encoded as the start of a line
@@ -29,11 +30,15 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """Token ids of a document's text (without template), cut to the budget."""
+    """Token ids of a document's text (without template), cut to the budget.
+
+    text: the characters that the ids stand for, as the document writes them; empty where grounding is off.
+    """
 
     ids: Sequence[int]
     schema: Schema
     cut: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,15 @@ class SchemaPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One document's prompt. `document` [D] includes the suffix (turn end and assistant header)."""
+    """One document's prompt. `document` [D] includes the suffix (turn end and assistant header).
+
+    allowed: what each slot may write, one or None per attribute; empty where nothing is constrained.
+    """
 
     shared: SchemaPrompt
     document: tuple[int, ...]
     max_value_tokens: int
+    allowed: tuple[Allowed | None, ...] = ()
 
     @property
     def memory_ids(self) -> tuple[int, ...]:
@@ -90,7 +99,7 @@ class PromptEncoder:
         # Markers that are not "special" to the tokenizer and mean something to the template, like Qwen3's <think>.
         template_text = tokenizer.chat_template or ""
         inner = [t.content for t in added if not t.special and len(t.content) > 1 and t.content in template_text]
-        self._unspecial = re.compile("|".join(map(re.escape, sorted(inner, reverse=True)))) if inner else None
+        self._untrusted = UntrustedText(tokenizer, inner)
         self._shared = lru_cache(maxsize=1024)(self._build_shared)
 
     @classmethod
@@ -130,12 +139,20 @@ class PromptEncoder:
     def encode(self, document: Document) -> EncodedDocument:
         """Encodes a document's text, cut to the budget and marked where it is longer."""
         budget = self.budget(document.schema)
-        ids, whole = self._encode_untrusted(document.text, budget)
-        return EncodedDocument(ids[:budget], document.schema, cut=not whole or len(ids) > budget)
+        ids, text = self._untrusted.encode(document.text, budget)
+        cut = len(ids) > budget
+        if self.settings.grounding is Grounding.OFF:
+            text = ""
+        elif cut:
+            text = self._untrusted.beginning(text, budget)
+        return EncodedDocument(ids[:budget], document.schema, cut, text)
 
     def prompt(self, document: EncodedDocument) -> Prompt:
         shared = self._shared(document.schema)
-        return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens)
+        allowed: tuple[Allowed | None, ...] = ()
+        if self.settings.grounding is Grounding.ENFORCE:
+            allowed = constraints(self.vocabulary, document.text, document.schema, self.template.absent)
+        return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens, allowed)
 
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
         """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max."""
@@ -163,6 +180,13 @@ class PromptEncoder:
             if not self._stop_ids:
                 raise PromptError("the tokenizer has neither an end-of-text token nor one with a newline")
         return self._stop_ids
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What each id writes. Raises VocabularyError where the tokenizer does not say."""
+        if not hasattr(self, "_vocabulary"):
+            self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer, self.stop_ids, self.eos_ids)
+        return self._vocabulary
 
     @property
     def newline_id(self) -> int:
@@ -242,35 +266,13 @@ class PromptEncoder:
     def _encode_trusted(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids) if text else ()
 
-    def _encode_untrusted(self, text: str, budget: int) -> tuple[list[int], bool]:
-        """Ids of at least `budget + 1` tokens or of all of `text`; whether it was all.
-
-        A megabyte of text costs seconds to encode and is cut to a few thousand tokens: encode a part that is surely
-        long enough, and more of it only where it was not.
-        """
-        size = 16 * budget
-        while True:
-            part = text[:size]
-            ids = self._encode_plain(part)
-            if len(part) == len(text):
-                return ids, True
-            if len(ids) > budget:
-                return ids, False
-            size *= 4
-
-    def _encode_plain(self, text: str) -> list[int]:
-        """Ids of a text in which no marker is a control token: special ones are split by the tokenizer, others here."""
-        edges = [0, *(m.start() + 1 for m in self._unspecial.finditer(text)), len(text)] if self._unspecial else []
-        parts = [text[a:b] for a, b in itertools.pairwise(edges)] or [text]
-        return [
-            i for p in parts for i in self.tokenizer(p, add_special_tokens=False, split_special_tokens=True).input_ids
-        ]
-
 
 def _describe(attribute: Attribute) -> str:
     text = f"- {attribute.name}"
     if attribute.description:
         text += f": {attribute.description}"
     if attribute.values:
-        text += f" (one of: {', '.join(attribute.values)})"
+        text += f" ({'any' if attribute.many else 'one'} of: {', '.join(attribute.values)})"
+    if attribute.many:
+        text += f" (separate several values by '{SEPARATOR}')"
     return text

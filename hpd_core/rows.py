@@ -1,37 +1,13 @@
-"""Decoded tokens -> typed value, raw text, status, counts. The last stage of the chain.
-
-Null markers, comparison and typing of values have their one home here.
-"""
+"""Decoded tokens -> typed value, raw text, status, counts. The last stage of the chain."""
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from hpd_core.schema import Attribute, Schema, ValueType
-
-Typed = str | int | float | bool | None
-
-#: Texts that a zero-shot model writes for "this product does not say". Compared whole, case-insensitively: a product
-#: really called "Nullarbor" or a colour "None Black" is a value.
-NULL_MARKERS = frozenset(
-    {"", "n/a", "na", "none", "null", "not specified", "not available", "not applicable", "unknown"}
-)
-_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
-_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-_TRUE = frozenset({"true", "yes", "y", "1"})
-_FALSE = frozenset({"false", "no", "n", "0"})
-
-
-class ValueStatus(StrEnum):
-    EXTRACTED = "extracted"
-    ABSENT = "absent"
-    #: The value reached `max_value_tokens` before it ended: never passed off as whole.
-    TRUNCATED = "truncated"
-    #: The raw text does not parse as the declared type, or is not one of the closed values.
-    INVALID = "invalid"
+from hpd_core.grounding import Span
+from hpd_core.reading import Typed, ValueStatus
+from hpd_core.schema import Schema
 
 
 class RowStatus(StrEnum):
@@ -50,10 +26,12 @@ class RowStatus(StrEnum):
 class Value:
     """Answer for one attribute of one document.
 
-    value: typed value, None unless status is `extracted` (a truncated value keeps its text in `raw` only).
+    value: typed value, None unless status is `extracted`, or `ungrounded` where grounding only marks (a truncated value
+        keeps its text in `raw` only).
     raw: the decoded text up to the terminator, untouched.
     logprob: mean log-probability per decoded token, the terminator included; NaN where nothing was decoded.
     tokens: decoded tokens, the terminator included; 0 where the value is part of a longer text (AR baseline).
+    spans: where the value stands in the document's text, None where it does not; empty where nobody looked.
     """
 
     attribute: str
@@ -62,17 +40,22 @@ class Value:
     raw: str
     logprob: float
     tokens: int
+    spans: tuple[Span | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result for one document: one `Value` per attribute of its schema, in the schema's order; none on error."""
+    """Result for one document: one `Value` per attribute of its schema, in the schema's order; none on error.
+
+    text: what the spans of the values count in; empty where grounding is off.
+    """
 
     schema: Schema
     status: RowStatus
     values: tuple[Value, ...] = ()
     error: str | None = None
     document_tokens: int = 0
+    text: str = ""
 
     def __post_init__(self) -> None:
         if self.status.is_ok and len(self.values) != len(self.schema):
@@ -102,6 +85,8 @@ class Counts:
     longest_value_tokens: int = 0  # sum over documents of their longest value: HPD's step count at J = 1
     truncated: int = 0
     absent: int = 0
+    invalid: int = 0
+    ungrounded: int = 0  # 0 where grounding is off
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
@@ -120,49 +105,3 @@ class Extraction:
 
     rows: list[Row]
     counts: Counts = field(default_factory=Counts)
-
-
-def is_null(text: str) -> bool:
-    """Whether `text` is a null marker once edge blanks and one pair of quotes are off."""
-    return unquote(text).casefold().rstrip(".") in NULL_MARKERS
-
-
-def unquote(text: str) -> str:
-    """`text` without edge blanks and without one pair of quotes that encloses it whole; inner quotes stay."""
-    text = text.strip()
-    if len(text) >= 2 and _QUOTES.get(text[0]) == text[-1] and text[0] not in text[1:-1] and text[-1] not in text[1:-1]:
-        text = text[1:-1].strip()
-    return text
-
-
-def typed_value(attribute: Attribute, raw: str) -> tuple[Typed, ValueStatus]:
-    """Types `raw` as the attribute declares: (value, status) with status extracted, absent or invalid."""
-    text = unquote(raw)
-    closed = {v.casefold(): v for v in attribute.values}
-    if text.casefold() in closed:  # before null markers: a closed list may well hold "None"
-        text = closed[text.casefold()]
-    elif is_null(raw):
-        return None, ValueStatus.ABSENT
-    elif closed:
-        return None, ValueStatus.INVALID
-    parsed = _parse(attribute.type, text)
-    return parsed, ValueStatus.EXTRACTED if parsed is not None else ValueStatus.INVALID
-
-
-def _parse(kind: ValueType, text: str) -> Typed:
-    if kind is ValueType.STRING:
-        return text
-    if kind is ValueType.BOOLEAN:
-        word = text.casefold()
-        return True if word in _TRUE else False if word in _FALSE else None
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
-    elif kind is ValueType.NUMBER and text.count(",") == 1 and "." not in text:
-        text = text.replace(",", ".")  # a decimal comma, as most of Europe writes it
-    try:
-        if "_" in text:  # a digit separator to Python, nothing to people
-            return None
-        number = float(text) if kind is ValueType.NUMBER else int(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and abs(number) < 2**63 else None

@@ -24,6 +24,13 @@ class ValueType(StrEnum):
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"
+    #: A number with its unit.
+    QUANTITY = "quantity"
+    DATE = "date"
+
+
+#: Stands between the values of an attribute that may have several.
+SEPARATOR = ";"
 
 
 def slug(name: str) -> str:
@@ -43,6 +50,7 @@ class Attribute:
     values: closed list of allowed values; empty means open.
     type: declared type of the value.
     column: output column; the slug of the name where it is not given.
+    many: it may have several values, which the model is told to separate by `SEPARATOR`.
     """
 
     name: str
@@ -50,6 +58,7 @@ class Attribute:
     values: tuple[str, ...] = ()
     type: ValueType = ValueType.STRING
     column: str = ""
+    many: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip() or _CONTROL.search(self.name):
@@ -66,6 +75,10 @@ class Attribute:
             if not value.strip() or value != value.strip() or _CONTROL.search(value):
                 raise SchemaError(
                     f"attribute {self.name!r}: closed value {value!r} must be one line without edge blanks"
+                )
+            if self.many and SEPARATOR in value:
+                raise SchemaError(
+                    f"attribute {self.name!r}: closed value {value!r} holds {SEPARATOR!r}, the separator of several"
                 )
         if len(set(self.values)) != len(self.values):
             raise SchemaError(f"attribute {self.name!r}: closed values repeat")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from hpd_core.constraint import Allowed
 from hpd_core.decode import SlotTokens
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt
@@ -80,7 +81,7 @@ def _one_slot_at_a_time(
         wanted = {None, *range(slot + 1)} if settings.layout is Layout.GAPS else {None, slot}
         seen = [t for t in line if t.stub in wanted]
         cache = DynamicCache()
-        writer = _Writer(settings, stop_ids, forced[slot] if forced else None)
+        writer = _writer(slot, prompt, settings, stop_ids, forced)
         fresh = seen
         while True:
             logits = _forward(hf, fresh, seen, settings, cache)[-1]
@@ -98,7 +99,7 @@ def _lockstep(
 ) -> list[SlotTokens]:
     """`causal`: all slots of the document side by side, everything computed anew at every step."""
     line = tokens_of(prompt, settings.layout)
-    writers = [_Writer(settings, stop_ids, forced[n] if forced else None) for n in range(len(prompt.shared.stubs))]
+    writers = [_writer(n, prompt, settings, stop_ids, forced) for n in range(len(prompt.shared.stubs))]
     last = {n: max(i for i, t in enumerate(line) if t.stub == n) for n in range(len(writers))}
     while not all(w.done for w in writers):
         logits = _forward(hf, line, line, settings, None)
@@ -113,15 +114,37 @@ def _lockstep(
     return [w.result() for w in writers]
 
 
+def _writer(
+    slot: int,
+    prompt: Prompt,
+    settings: DecodeSettings,
+    stop_ids: frozenset[int],
+    forced: Sequence[Sequence[int]] | None,
+) -> _Writer:
+    allowed = prompt.allowed[slot] if prompt.allowed else None
+    return _Writer(settings, stop_ids, forced[slot] if forced else None, allowed)
+
+
 class _Writer:
-    def __init__(self, settings: DecodeSettings, stop_ids: frozenset[int], forced: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        stop_ids: frozenset[int],
+        forced: Sequence[int] | None,
+        allowed: Allowed | None,
+    ) -> None:
         self.limit = settings.max_value_tokens if forced is None else len(forced)
-        self.stop_ids, self.forced = stop_ids, forced
+        self.stop_ids, self.forced, self.allowed = stop_ids, forced, allowed
         self.ids: list[int] = []
         self.logits: list[Tensor] = []
 
     def write(self, logits: Tensor) -> None:
-        token = int(logits.argmax()) if self.forced is None else self.forced[len(self.ids)]
+        if self.forced is not None:
+            token = self.forced[len(self.ids)]
+        elif self.allowed is not None:
+            token = max(self.allowed(self.ids), key=lambda i: float(logits[i]))
+        else:
+            token = int(logits.argmax())
         self.ids.append(token)
         self.logits.append(logits)
 

@@ -35,6 +35,24 @@ class Visibility(StrEnum):
     CAUSAL = "causal"
 
 
+class Grounding(StrEnum):
+    """What is made of whether a value stands in its own document.
+
+    Closed values and booleans need not: they are judged.
+    """
+
+    OFF = "off"
+    #: Look it up and say where; a value that stands nowhere is kept with the status `ungrounded`.
+    MARK = "mark"
+    #: Write nothing else: whole words of one line of the document, or the word for absent; a closed value is one of its
+    #: list. A value that stands nowhere all the same (a vocabulary that lacks a letter) is null.
+    ENFORCE = "enforce"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Grounding | None:
+        return cls.OFF if value is False else None  # `off` is false to YAML
+
+
 class Prompting(StrEnum):
     #: The tokenizer's own chat template.
     CHAT = "chat"
@@ -108,6 +126,7 @@ class DecodeSettings:
     tokens_per_step: rows of one forward pass, decode rows and prefill chunks together.
     max_slots: slots held open at once (J documents x N attributes); admission of documents stops there.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
+    grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -117,10 +136,12 @@ class DecodeSettings:
     tokens_per_step: int = 512
     max_slots: int = 1024
     prefix_cache_mib: int = 256
+    grounding: Grounding = Grounding.OFF
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
         object.__setattr__(self, "visibility", Visibility(self.visibility))
+        object.__setattr__(self, "grounding", Grounding(self.grounding))
         if self.visibility is Visibility.CAUSAL and self.layout is not Layout.GAPS:
             raise SettingsError(
                 "visibility 'causal' needs layout 'gaps': under 'branches' no slot stands before another"
@@ -156,6 +177,8 @@ class DecoderSpec:
         if self.model.adapter:
             facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
         facts["settings"].pop("prefix_cache_mib")
+        if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
+            facts["settings"].pop("grounding")
         return facts
 
 

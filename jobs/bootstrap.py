@@ -8,12 +8,15 @@ were run: the first rows of a file sorted by category say nothing about the cate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jobs.scoring import Scores
+
+IntArray = NDArray[np.int64]
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -58,19 +61,23 @@ def resample(rows: Sequence[Scores], count: int = RESAMPLES, seed: int = SEED) -
     """
     if not rows:
         raise ValueError("no row to draw from")
-    counts = np.array([row.counts for row in rows], dtype=np.int64)  # [rows, outcomes]
+    counts = np.array([row.counts for row in rows], dtype=np.int64)
+    return [Scores(*sums) for sums in row_draws(counts, count, seed)]
+
+
+def row_draws(counts: IntArray, count: int = RESAMPLES, seed: int = SEED) -> Iterator[list[int]]:
+    """Sums over `count` draws of the rows of `counts`, [rows, outcomes], with replacement: [outcomes] each."""
+    rows = len(counts)
     random = np.random.default_rng(seed)
-    sums = []
     # One draw at a time: all of them at once would be [draws, rows] numbers.
     for _ in range(count):
-        times = np.bincount(random.integers(len(rows), size=len(rows)), minlength=len(rows))
-        sums.append(Scores(*(times @ counts).tolist()))
-    return sums
+        times = np.bincount(random.integers(rows, size=rows), minlength=rows)
+        yield (times @ counts).tolist()
 
 
 def interval(draws: Sequence[Scores], metric: str, level: float = LEVEL) -> Interval:
     """The middle `level` of a figure over the draws."""
-    return _middle([METRICS[metric](draw) for draw in draws], level)
+    return middle([METRICS[metric](draw) for draw in draws], level)
 
 
 def difference(
@@ -83,10 +90,11 @@ def difference(
     """
     figure = METRICS[metric]
     moved = [figure(mine) - figure(theirs) for mine, theirs in zip(run_draws, other_draws, strict=True)]
-    return Difference(round(figure(run) - figure(other), 2), _middle(moved, LEVEL))
+    return Difference(round(figure(run) - figure(other), 2), middle(moved, LEVEL))
 
 
-def _middle(figures: Sequence[float], level: float) -> Interval:
+def middle(figures: Sequence[float], level: float = LEVEL) -> Interval:
+    """The middle `level` of figures in percent."""
     low, high = np.quantile(np.array(figures), [(1 - level) / 2, (1 + level) / 2]).tolist()
     # + 0.0: no bound is printed as -0.00.
     return Interval(round(low, 2) + 0.0, round(high, 2) + 0.0)

@@ -1,4 +1,4 @@
-"""The command `hpd`. Each command is a function of its own module, which `python -m jobs.<name>` starts as well."""
+"""The command `hpd`. Each command is in a module of its own, which `python -m jobs.<name>` starts as well."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
 from jobs.finetune import finetune
+from jobs.judge import judge
+from jobs.label import label
+from jobs.review import app as review
 from jobs.validate import validate
 
 app = typer.Typer(
@@ -22,8 +25,11 @@ app.command()(extract)
 app.command()(validate)
 app.command()(evaluate)
 app.command()(compare)
+app.add_typer(review)
 app.command()(benchmark)
 app.command()(finetune)
+app.command()(label)
+app.command()(judge)
 
 if __name__ == "__main__":
     app()

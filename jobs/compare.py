@@ -13,6 +13,7 @@ from jobs.bootstrap import LEVEL, METRICS, RESAMPLES, SEED, difference
 from jobs.breakdown import Part, in_order
 from jobs.console import command, output, run_alone
 from jobs.dataset import read_benchmark
+from jobs.markdown import bounds, cell
 from jobs.options import AsJson, Dataset, Folder
 from jobs.pages import KINDS, comparison_page, settings, write_page
 from jobs.quality import Quality, assess
@@ -84,21 +85,21 @@ def side_by_side(parts: Sequence[Sequence[Part]], categories: Sequence[str]) -> 
 
 def markdown(facts: dict[str, Any], heading: str) -> str:
     """The comparison as Markdown tables: runs, differences, categories, errors; attributes are in the other files."""
-    names = [_cell(run["name"]) for run in facts["runs"]]
+    names = [cell(run["name"]) for run in facts["runs"]]
     figures = "---|---:|---:|---:|---:|"
     lines = [f"# {heading}", "", "| run | F1 | strict F1 | precision | recall |", f"|{figures}"]
     for name, run in zip(names, facts["runs"], strict=True):
-        f1, strict = (f"{run[m]:.2f} ({_interval(run['intervals'][m])})" for m in METRICS)
+        f1, strict = (f"{run[m]:.2f} ({bounds(run['intervals'][m])})" for m in METRICS)
         lines.append(f"| {name} | {f1} | {strict} | {run['precision']:.2f} | {run['recall']:.2f} |")
     lines += ["", f"| minus {names[0]} | F1 | strict F1 |", "|---|---:|---:|"]
     for run in facts["differences"]:
-        f1, strict = (f"{run[m]['difference']:+.2f} ({_interval(run[m]['interval'])})" for m in METRICS)
-        lines.append(f"| {_cell(run['name'])} | {f1} | {strict} |")
+        f1, strict = (f"{run[m]['difference']:+.2f} ({bounds(run[m]['interval'])})" for m in METRICS)
+        lines.append(f"| {cell(run['name'])} | {f1} | {strict} |")
     columns = "---:|" * len(names)
     lines += ["", f"| F1 per category | gold | {' | '.join(names)} |", f"|---|---:|{columns}"]
     for part in facts["by_category"]:
         f1s = " | ".join(f"{f1:.2f}" for f1 in part["f1"])
-        lines.append(f"| {_cell(part['category'])} | {part['gold']} | {f1s} |")
+        lines.append(f"| {cell(part['category'])} | {part['gold']} | {f1s} |")
     lines += ["", f"| errors | {' | '.join(names)} |", f"|---|{columns}"]
     for kind, (name, _) in KINDS.items():
         lines.append(f"| {name} | {' | '.join(str(run['errors'][kind]) for run in facts['runs'])} |")
@@ -136,15 +137,6 @@ def _differences(quality: Quality, reference: Quality) -> dict[str, Any]:
         metric: {"difference": d.value, "interval": [d.interval.low, d.interval.high], "clear": d.is_clear}
         for metric, d in found.items()
     }
-
-
-def _interval(bounds: Sequence[float]) -> str:
-    return f"{bounds[0]:.2f} to {bounds[1]:.2f}"
-
-
-def _cell(text: str) -> str:
-    """A text inside a Markdown table: a bar would end the cell, a line end the table, a '<' might begin a tag."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
 
 
 if __name__ == "__main__":

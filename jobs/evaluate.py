@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpd_core import recipe
+from hpd_core.reading import as_text
 from hpd_core.rows import Counts, Row
 from hpd_core.schema import Document
 from hpd_core.settings import DecoderSpec, Layout, Visibility
@@ -116,7 +117,7 @@ def extract_chunks(extractor: Extractor, documents: Sequence[Document]) -> tuple
 def prediction(row: Row) -> dict[str, str | None]:
     """{attribute: text as extracted, or None} with every attribute of the row's schema."""
     found = row.as_dict()
-    return {a.name: None if found.get(a.name) is None else str(found[a.name]) for a in row.schema}
+    return {a.name: None if found.get(a.name) is None else as_text(found[a.name]) for a in row.schema}
 
 
 def write_results(folder: Path, predictions: Sequence[dict[str, str | None]], facts: dict[str, Any]) -> None:

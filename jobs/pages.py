@@ -1,4 +1,4 @@
-"""HTML pages for people: the report of one run and the comparison of several, each one file that needs nothing else."""
+"""HTML pages for people: report, comparison and blind review of runs, each one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def comparison_page(facts: Mapping[str, Any], heading: str) -> str:
     kinds = [{"value": kind.value, "name": name, "meaning": meaning} for kind, (name, meaning) in KINDS.items()]
     attributes = _by_category(facts["by_attribute"])
     return _page("comparison.html.j2", heading=heading, facts=facts, attributes=attributes, errors=kinds)
+
+
+def review_page(content: Mapping[str, Any], heading: str) -> str:
+    """A blind comparison. content: {"id", "questions"}, all that the page's script gets to know."""
+    return _page("review.html.j2", heading=heading, content=content)
 
 
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-#: Predicted texts that mean "no value" in the benchmark, beside null. Its own list, not rows.NULL_MARKERS: published
+#: Predicted texts that mean "no value" in the benchmark, beside null. Its own list, not normal.NULL_MARKERS: published
 #: figures were counted with it.
 NO_VALUE = frozenset({"n/a", "None"})
 

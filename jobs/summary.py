@@ -78,7 +78,7 @@ def row_table(rows: Sequence[Mapping[str, Any]], job: JobSpec) -> Table:
     table.add_column("status", no_wrap=True)
     table.add_column("values", overflow="fold")
     for row in rows:
-        found = [f"{name}: {row[column]}" for column, name in names.items() if row.get(column) is not None]
+        found = [f"{name}: {_shown(row[column])}" for column, name in names.items() if row.get(column) is not None]
         found += [f"{name}: {value} (extra)" for name, value in row["hpd_extra"] or ()]
         table.add_row(
             Text(_headline(row, job)),  # a product's text may look like rich's markup
@@ -87,6 +87,13 @@ def row_table(rows: Sequence[Mapping[str, Any]], job: JobSpec) -> Table:
             end_section=True,
         )
     return table
+
+
+def _shown(value: Any) -> str:
+    """A value of an output column: a list with semicolons, a quantity with its unit."""
+    if isinstance(value, list):
+        return "; ".join(map(_shown, value))
+    return f"{value['value']:g} {value['unit']}" if isinstance(value, dict) else str(value)
 
 
 def first_rows(output: str, job: JobSpec, count: int) -> list[dict[str, Any]]:

@@ -55,6 +55,7 @@ def compose(
                 confidence=config.output.confidence,
                 statuses=config.output.statuses,
                 raw=config.output.raw,
+                spans=config.output.spans,
             ),
             limit=rows,
             price_per_hour=price_per_hour(config.price, origin),

@@ -54,6 +54,7 @@ class OutputConfig(_Section):
     confidence: bool = False
     statuses: bool = False
     raw: bool = False
+    spans: bool = False
     storage: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -73,6 +74,7 @@ class AttributeConfig(_Section):
     values: list[str] = Field(default_factory=list)
     type: ValueType = ValueType.STRING
     column: str = ""
+    many: bool = False
 
 
 def _named(value: Any) -> Any:

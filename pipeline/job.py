@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hpd_core.rows import Extraction, RowStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec
+from hpd_core.settings import DecoderSpec, Grounding
 
 
 class JobError(ValueError):
@@ -46,7 +46,7 @@ class RowReader(Protocol):
 
 
 class Encoder(Protocol):
-    """What tokenisation needs of `hpd_core.prompt.PromptEncoder`. `encode` gives what has `ids`, `schema` and `cut`."""
+    """What tokenisation needs of `hpd_core.prompt.PromptEncoder`. `encode` gives an `EncodedDocument`'s fields."""
 
     def encode(self, document: Document) -> Any: ...
 
@@ -129,12 +129,15 @@ class OutputOptions:
 
     columns: input columns to keep; None keeps all of them.
     confidence, statuses, raw: add `<column>__confidence`, `<column>__status`, `<column>__raw` for each attribute.
+    spans: add `<column>__start`, `<column>__end` for each attribute, and `hpd_text`, the text that they count in, in
+        characters (Unicode code points). Needs grounding.
     """
 
     columns: tuple[str, ...] | None = None
     confidence: bool = False
     statuses: bool = False
     raw: bool = False
+    spans: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ class JobSpec:
             raise JobError(f"on_bad_file {self.on_bad_file!r}: must be 'fail' or 'skip'")
         if self.price_per_hour < 0 or (self.budget_seconds is not None and self.budget_seconds <= 0):
             raise JobError("price_per_hour must not be negative and budget_seconds must be positive")
+        if self.output_options.spans and self.decoder.settings.grounding is Grounding.OFF:
+            raise JobError("output spans need grounding: nobody looks where a value stands while it is off")
         names = [s.name for s in self.schemas]
         if len(set(names)) != len(names):
             raise JobError(f"schema names repeat: {names}")
@@ -211,10 +216,11 @@ class JobSpec:
         for schema in self.schemas:
             for attribute in schema:
                 other, where = found.setdefault(attribute.column, (attribute, schema.name))
-                if other.type is not attribute.type:
+                first, second = (f"{'many ' * a.many}{a.type.value}" for a in (other, attribute))
+                if first != second:
                     raise JobError(
-                        f"output column {attribute.column!r}: schema {where!r} declares {other.type.value}, "
-                        f"schema {schema.name!r} {attribute.type.value}"
+                        f"output column {attribute.column!r}: schema {where!r} declares {first}, "
+                        f"schema {schema.name!r} {second}"
                     )
         return {column: attribute for column, (attribute, _) in found.items()}
 

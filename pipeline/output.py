@@ -6,22 +6,27 @@ OUTPUT_VERSION is part of the fingerprint: whoever changes a name, type or meani
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import exp, isfinite
 
 import pyarrow as pa
 
+from hpd_core.numerals import Quantity
+from hpd_core.reading import as_text
 from hpd_core.rows import Row, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
 
-OUTPUT_VERSION = 1
+OUTPUT_VERSION = 2
 
 _TYPES = {
     ValueType.STRING: pa.string(),
     ValueType.INTEGER: pa.int64(),
     ValueType.NUMBER: pa.float64(),
     ValueType.BOOLEAN: pa.bool_(),
+    # One column, not two: number and unit mean nothing apart, and a list of them stays a list.
+    ValueType.QUANTITY: pa.struct([("value", pa.float64()), ("unit", pa.string())]),
+    ValueType.DATE: pa.date32(),
 }
 _ROW_FIELDS = {
     "hpd_status": pa.string(),
@@ -49,19 +54,19 @@ class OutputColumns:
 
     def fields(self) -> list[pa.Field]:
         """Output fields behind the input columns, in order."""
-        fields = [pa.field(column, _TYPES[a.type]) for column, a in self.attributes.items()]
-        fields += [pa.field(name, type_) for name, type_ in _ROW_FIELDS.items()]
-        return fields + [pa.field(f"{c}__{suffix}", t) for c in self.attributes for suffix, t in self._details()]
+        fields = [pa.field(column, _several(a, _TYPES[a.type])) for column, a in self.attributes.items()]
+        fields += [pa.field(name, type_) for name, type_ in self._row_fields().items()]
+        return fields + [pa.field(f"{c}__{s}", t) for c, a in self.attributes.items() for s, t in self._details(a)]
 
     def described(self) -> dict[str, str]:
         """{output column: what it is}; raises `JobError` where two of them share a name."""
         named: dict[str, str] = {}
         pairs = [(c, f"the attribute {a.name!r}") for c, a in self.attributes.items()]
-        pairs += [(name, f"the row column {name!r}") for name in _ROW_FIELDS]
+        pairs += [(name, f"the row column {name!r}") for name in self._row_fields()]
         pairs += [
             (f"{c}__{suffix}", f"the {suffix} of the attribute {a.name!r}")
             for c, a in self.attributes.items()
-            for suffix, _ in self._details()
+            for suffix, _ in self._details(a)
         ]
         for name, what in pairs:
             if name in named:
@@ -74,20 +79,26 @@ class OutputColumns:
         answers = [self._by_column(row) if isinstance(row, Row) else ({}, {}) for row in rows]
         columns: dict[str, list[object]] = {f.name: [] for f in self.fields()}
         for row, (declared, extra) in zip(rows, answers, strict=True):
-            for name, value in _about(row, extra).items():
-                columns[name].append(value)
-            for column in self.attributes:
+            about = _about(row, extra)
+            for name in self._row_fields():
+                columns[name].append(about.get(name))
+            for column, attribute in self.attributes.items():
                 answer = declared.get(column)
                 columns[column].append(_storable(answer.value) if answer else None)
-                for suffix, _ in self._details():
-                    columns[f"{column}__{suffix}"].append(_detail(suffix, answer))
+                for suffix, _ in self._details(attribute):
+                    columns[f"{column}__{suffix}"].append(_detail(suffix, answer, attribute.many))
         return [pa.array(columns[f.name], f.type) for f in self.fields()]
 
-    def _details(self) -> list[tuple[str, pa.DataType]]:
+    def _row_fields(self) -> dict[str, pa.DataType]:
+        return _ROW_FIELDS | ({"hpd_text": pa.string()} if self.options.spans else {})
+
+    def _details(self, attribute: Attribute) -> list[tuple[str, pa.DataType]]:
         chosen = [
             ("confidence", pa.float64(), self.options.confidence),
             ("status", pa.string(), self.options.statuses),
             ("raw", pa.string(), self.options.raw),
+            ("start", _several(attribute, pa.int32()), self.options.spans),
+            ("end", _several(attribute, pa.int32()), self.options.spans),
         ]
         return [(suffix, type_) for suffix, type_, wanted in chosen if wanted]
 
@@ -119,8 +130,8 @@ def output_schema(inputs: pa.Schema, columns: OutputColumns) -> pa.Schema:
 
 def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]:
     if isinstance(row, RowFault):
-        return dict.fromkeys(_ROW_FIELDS) | {"hpd_status": row.status.value, "hpd_error": _storable(row.reason)}
-    known = {name: str(_storable(value.value)) for name, value in extra.items() if value.value is not None}
+        return {"hpd_status": row.status.value, "hpd_error": _storable(row.reason)}
+    known = {name: _storable(as_text(value.value)) for name, value in extra.items() if value.value is not None}
     return {
         "hpd_status": row.status.value,
         "hpd_error": _storable(row.error),
@@ -130,19 +141,31 @@ def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]
         "hpd_values": sum(v.status is ValueStatus.EXTRACTED for v in row.values) if row.status.is_ok else None,
         "hpd_truncated": sum(v.status is ValueStatus.TRUNCATED for v in row.values) if row.status.is_ok else None,
         "hpd_extra": list(known.items()) if row.status.is_ok else None,
+        "hpd_text": _storable(row.text) if row.status.is_ok else None,
     }
 
 
-def _detail(suffix: str, answer: Value | None) -> object:
+def _several(attribute: Attribute, kind: pa.DataType) -> pa.DataType:
+    return pa.list_(kind) if attribute.many else kind
+
+
+def _detail(suffix: str, answer: Value | None, many: bool) -> object:
     if answer is None:
         return None
     if suffix == "status":
         return answer.status.value
     if suffix == "raw":
         return _storable(answer.raw)
+    if suffix in ("start", "end"):
+        places = [getattr(span, suffix) if span else None for span in answer.spans]
+        return (places or None) if many else next(iter(places), None)
     return exp(answer.logprob) if isfinite(answer.logprob) else None
 
 
 def _storable(value: object) -> object:
     """`value` as Arrow can hold it: a lone surrogate, which a model may write, becomes '?'."""
+    if isinstance(value, tuple):
+        return [_storable(item) for item in value]
+    if isinstance(value, Quantity):
+        return asdict(value)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -21,10 +21,11 @@ from pipeline.units import Unit
 
 IDS = "__hpd_ids"
 CUT = "__hpd_cut"
+TEXT = "__hpd_text"  # what the ids stand for, where values are looked up in it; else empty
 SCHEMA = "__hpd_schema"  # pickled hpd_core Schema, dictionary-encoded: as many as there are different ones
 FAULT = "__hpd_fault"
 FAULT_STATUS = "__hpd_fault_status"
-ENCODED_COLUMNS = (IDS, CUT, SCHEMA, FAULT, FAULT_STATUS)
+ENCODED_COLUMNS = (IDS, CUT, TEXT, SCHEMA, FAULT, FAULT_STATUS)
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ def to_columns(items: Sequence[EncodedDocument | RowFault]) -> dict[str, pa.Arra
     return {
         IDS: pa.array([None if e is None else e.ids for e in encoded], pa.large_list(pa.int32())),
         CUT: pa.array([None if e is None else e.cut for e in encoded], pa.bool_()),
+        TEXT: pa.array([None if e is None else e.text for e in encoded], pa.large_string()),
         SCHEMA: pa.array(schemas, pa.binary()).dictionary_encode(),
         FAULT: pa.array([None if f is None else f.reason for f in faults], pa.string()),
         FAULT_STATUS: pa.array([None if f is None else f.status.value for f in faults], pa.string()),
@@ -101,8 +103,8 @@ def from_columns(block: pa.Table) -> list[EncodedDocument | RowFault]:
 
     columns = [block.column(name).to_pylist() for name in ENCODED_COLUMNS]
     return [
-        RowFault(RowStatus(status), reason) if status is not None else EncodedDocument(ids, schema(raw), cut)
-        for ids, cut, raw, reason, status in zip(*columns, strict=True)
+        RowFault(RowStatus(status), reason) if status is not None else EncodedDocument(ids, schema(raw), cut, text)
+        for ids, cut, text, raw, reason, status in zip(*columns, strict=True)
     ]
 
 
@@ -113,7 +115,7 @@ def _encode(encoder: Encoder, document: Document | RowFault) -> EncodedDocument 
         encoded = encoder.encode(document)
     except Exception as e:
         return RowFault(RowStatus.ERROR, f"tokenisation: {explain(e)}")
-    return EncodedDocument(encoded.ids, encoded.schema, encoded.cut)
+    return EncodedDocument(encoded.ids, encoded.schema, encoded.cut, encoded.text)
 
 
 @lru_cache(maxsize=2)

@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("repository", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repository")
 
 # Spinning OpenMP threads of several test processes on few cores starve each other; read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")

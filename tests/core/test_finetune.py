@@ -15,6 +15,7 @@ import torch
 
 from hpd_core.finetune import CHECKPOINT, LOG, Trainer, TrainingSettings
 from hpd_core.lessons import lesson
+from hpd_core.peers import Group
 from hpd_core.settings import Layout, SettingsError, Visibility
 from tests.core.test_training import values_of
 from tests.core.tiny import prompts_of, tiny_model
@@ -70,6 +71,50 @@ def test_accumulated_micro_batches_are_the_whole_batch(tmp_path):
         assert a["targets"] == b["targets"] and a["loss"] == pytest.approx(b["loss"], rel=1e-4)
     for name, value in runs[0].parameters.items():
         assert torch.allclose(value, runs[1].parameters[name], atol=2e-4), name
+
+
+@pytest.mark.parametrize(("size", "micro"), [(2, 2), (3, 4), (2, 1)])
+def test_peers_take_the_steps_of_one_process(tmp_path, size, micro):
+    """Also where some process has no document of a micro-batch, and where it has none of a whole step."""
+    settings = replace(SETTINGS, epochs=2)
+    alone = trainer(tmp_path / "alone", settings, lessons=lambda e: lessons_of(e, micro), validate=Scores([0.4, 0.6]))
+    expected = alone.run()
+    context = torch.multiprocessing.spawn(peer, (size, tmp_path, settings, micro), nprocs=size, join=False)
+    while not context.join(timeout=60):
+        pass
+    found = [torch.load(tmp_path / f"weights{rank}.pt") for rank in range(size)]
+    assert all(same(found[0], other) for other in found[1:])
+    for name, value in alone.parameters.items():
+        assert torch.allclose(value, found[0][name], atol=2e-4), name
+    for one, many in zip(log_of(tmp_path / "alone"), log_of(tmp_path / "peers"), strict=True):
+        assert {k: many[k] for k in one if k in ("step", "targets", "score")} == {
+            k: one[k] for k in one if k in ("step", "targets", "score")
+        }
+        assert many.get("loss", 0) == pytest.approx(one.get("loss", 0), rel=1e-3)
+    assert (tmp_path / "progress").read_text() == str(expected)
+    assert (tmp_path / "saved").read_text() == "00"
+
+
+def peer(rank: int, size: int, folder: Path, settings: TrainingSettings, micro: int) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=size)
+
+    def save():
+        with (folder / "saved").open("a") as file:
+            file.write(str(rank))
+
+    run = trainer(
+        folder / "peers",
+        settings,
+        lessons=lambda e: lessons_of(e, micro),
+        validate=Scores([0.4, 0.6]),
+        save=save,
+        peers=Group(torch.device("cpu")),
+    )
+    progress = run.run()
+    torch.save(weights(run), folder / f"weights{rank}.pt")
+    if rank == 0:
+        (folder / "progress").write_text(str(progress))
+    torch.distributed.destroy_process_group()
 
 
 class Killed(BaseException):

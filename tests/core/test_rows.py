@@ -2,72 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpd_core.rows import Counts, Row, RowStatus, ValueStatus, is_null, typed_value, unquote
-from hpd_core.schema import Attribute, Schema, ValueType
+from hpd_core.rows import Counts, Row, RowStatus
+from hpd_core.schema import Attribute, Schema
 
 OPEN = Attribute("Name")
-
-
-@pytest.mark.parametrize(
-    "text", ["n/a", "N/A", " n/a ", '"n/a"', "None", "null", "NULL.", "not specified", "", "  ", "''"]
-)
-def test_null_markers(text):
-    assert is_null(text)
-    assert typed_value(OPEN, text) == (None, ValueStatus.ABSENT)
-
-
-@pytest.mark.parametrize("text", ["Nullarbor", "None Black", "N/A-500", "Nathan", "NA 12", "Unknown Pleasures", "0"])
-def test_values_that_look_like_null_markers_survive(text):
-    assert typed_value(OPEN, text) == (text, ValueStatus.EXTRACTED)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ('"Diesel"', "Diesel"),
-        (' "a" and "b" ', '"a" and "b"'),
-        ('17" screen', '17" screen'),
-        ('5"', '5"'),
-        ("«Лён»", "Лён"),
-        ('"', '"'),
-    ],
-)
-def test_only_quotes_around_the_whole_come_off(text, expected):
-    assert unquote(text) == expected
-
-
-@pytest.mark.parametrize(
-    "kind, text, value",
-    [
-        (ValueType.INTEGER, "1,200", 1200),
-        (ValueType.INTEGER, "12.5", None),
-        (ValueType.NUMBER, "12.5", 12.5),
-        (ValueType.INTEGER, "2,5", None),
-        (ValueType.INTEGER, "1_000", None),
-        (ValueType.INTEGER, "1,000,000", 1_000_000),
-        (ValueType.NUMBER, "42,5", 42.5),
-        (ValueType.NUMBER, "1,234.5", 1234.5),
-        (ValueType.NUMBER, "1,23,4", None),
-        (ValueType.NUMBER, "nan", None),
-        (ValueType.NUMBER, "inf", None),
-        (ValueType.NUMBER, "about 3", None),
-        (ValueType.INTEGER, str(2**63), None),
-        (ValueType.BOOLEAN, "Yes", True),
-        (ValueType.BOOLEAN, "false", False),
-        (ValueType.BOOLEAN, "maybe", None),
-    ],
-)
-def test_types(kind, text, value):
-    status = ValueStatus.INVALID if value is None else ValueStatus.EXTRACTED
-    assert typed_value(Attribute("x", type=kind), text) == (value, status)
-
-
-def test_closed_values_match_by_case_and_give_the_declared_form():
-    attribute = Attribute("Gender", values=("Men", "Women"))
-    assert typed_value(attribute, "women") == ("Women", ValueStatus.EXTRACTED)
-    assert typed_value(attribute, "Kids") == (None, ValueStatus.INVALID)
-    assert typed_value(attribute, "n/a") == (None, ValueStatus.ABSENT)
-    assert typed_value(Attribute("Filter", values=("None", "UV")), "none") == ("None", ValueStatus.EXTRACTED)
 
 
 def test_a_row_with_a_value_missing_is_refused():

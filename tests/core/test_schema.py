@@ -43,3 +43,9 @@ def test_select_narrows_reorders_and_takes_undeclared_names():
 def test_an_undeclared_name_never_takes_a_declared_column():
     schema = Schema("tv", (Attribute("Size"),))
     assert [a.column for a in schema.select(["Size", "size"])] == ["size", "size_"]
+
+
+def test_the_separator_of_several_values_is_in_none_of_them():
+    Attribute("A", values=("x; y",))
+    with pytest.raises(SchemaError, match="'x; y' holds ';'"):
+        Attribute("A", values=("x; y",), many=True)

@@ -255,9 +255,9 @@ def test_validate_refuses_with_the_reason(job: list[str], extra: list[str], mess
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("name", ["extract", "validate", "evaluate", "compare", "benchmark"])
+@pytest.mark.parametrize("name", ["extract", "validate", "evaluate", "compare", "review build", "benchmark"])
 def test_a_command_is_also_a_module(name: str, repository: Path) -> None:
-    command = [sys.executable, "-m", f"jobs.{name}", "--help"]
+    command = [sys.executable, "-m", *f"jobs.{name}".split(), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=True)
     assert "--output" in done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,17 @@ def test_the_quickstart_reads_the_sample(sample: pa.Table) -> None:
     declared = {schema.name: schema for schema in reader.schemas.values()}  # type: ignore[attr-defined]
     extra = [a.name for d in documents for a in d.schema if not declared[d.schema.name].declares(a.name)]
     assert "Altitude" in extra, "one row asks for more than its category declares"
+
+
+def test_amazons_metadata_reads_as_products_of_twelve_attributes(real_data: Callable[[str], Path]) -> None:
+    path = CONF / "amazon-2023.yaml"
+    catalog = dataset.dataset(real_data("catalogs/amazon-2023")).to_table()
+    reader = compose(load_config(path), path, inputs=["x"], output="y").reader
+    reader.check(catalog.schema)
+    items = reader.documents(catalog)
+    documents = [item for item in items if isinstance(item, Document)]
+    assert len(items) - len(documents) == 1, "one row has no text at all"
+    assert {len(document.schema) for document in documents} == {12}
+    assert not any(document.text[0] == "{" or "<br" in document.text for document in documents)
+    dated = sum("\nDate First Available: " in document.text for document in documents)
+    assert dated > 0.8 * len(documents), "details are read as JSON"

@@ -8,10 +8,11 @@ import pytest
 
 from hpd_core import recipe
 from hpd_core.recipe import Recipe
-from hpd_core.settings import DecodeSettings, Layout, Prompting, PromptTemplate
+from hpd_core.settings import DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 from pipeline.checked import ConfigError
-from pipeline.compose import compose
+from pipeline.compose import compose, load_schemas
 from pipeline.config import load_config
+from pipeline.job import JobError
 
 BASE = """
 input: {path: in}
@@ -52,6 +53,7 @@ def job_file(folder: Path, text: str = BASE) -> Path:
         ),
         ("input: {path: other}", "job.yaml: line 9: key 'input' stands twice"),
         ("price: [", "job.yaml: line "),
+        ("decode: {grounding: on}", "job.yaml: decode.grounding: Input should be 'off'"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message: str) -> None:
@@ -124,6 +126,32 @@ def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     assert (job.decoder.model.name, job.decoder.model.dtype) == ("smollm2-135m", "float32")
     assert job.inputs == ("a", "b")
     assert (job.pool.cpus, job.price_per_hour) == (2, 3)
+
+
+def test_grounding_is_chosen_in_yaml_to_which_off_is_false(tmp_path: Path) -> None:
+    path = job_file(tmp_path, BASE + "decode: {grounding: mark}\n")
+    spans = ["output.spans=true"]
+    assert compose(load_config(path, spans), path).output_options.spans
+    off = load_config(path, ["decode.grounding=off", *spans])
+    assert off.decode.grounding is Grounding.OFF
+    with pytest.raises(ConfigError, match="output spans need grounding"):
+        compose(off, path)
+
+
+def test_types_and_several_values_are_declared_in_the_schema(tmp_path: Path) -> None:
+    more = "    tents: {attributes: [{name: Weight, type: quantity}, {name: Colors, many: true}]}\n  default"
+    path = job_file(tmp_path, BASE.replace("  default", more))
+    schemas = load_schemas(load_config(path).schemas, path)
+    weight, colors = schemas["tents"][0]
+    assert (weight.type, weight.many, colors.type, colors.many) == ("quantity", False, "string", True)
+
+
+def test_schemas_that_share_a_column_agree_on_one_or_several(tmp_path: Path) -> None:
+    more = "    tents: {attributes: [{name: Size, type: integer, many: true}]}\n  default"
+    text = BASE.replace("  default", more).replace('"}', '", category_column: c}')
+    path = job_file(tmp_path, text)
+    with pytest.raises(JobError, match="schema 'shoes' declares integer, schema 'tents' many integer"):
+        compose(load_config(path), path).attributes()
 
 
 def test_a_model_may_be_named_and_then_changed(tmp_path: Path) -> None:

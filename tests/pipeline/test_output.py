@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import date
 
 import pyarrow as pa
 import pytest
 
+from hpd_core.grounding import Span
+from hpd_core.numerals import Quantity
 from hpd_core.rows import Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
@@ -64,6 +67,57 @@ def test_details_of_a_value_are_there_when_asked_for() -> None:
     assert (got["ports__confidence"], got["ports__status"], got["ports__raw"]) == (None, None, None)
 
 
+def test_spans_and_the_text_they_count_in_are_there_when_asked_for() -> None:
+    values = (
+        Value("Brand", "Ä‑1", EXTRACTED, " ä-1", 0.0, 1, (Span(4, 7),)),
+        Value("Size", 7.0, ValueStatus.UNGROUNDED, "7", 0.0, 1, (None,)),
+    )
+    rows = [Row(SHOE, RowStatus.OK, values, text="The Ä‑1"), RowFault(RowStatus.NO_TEXT, "no title")]
+    got, fault = built(rows, columns(spans=True))
+    assert got["hpd_text"][got["brand__start"] : got["brand__end"]] == got["brand"] == "Ä‑1"
+    assert (got["size"], got["size__start"], got["size__end"]) == (7.0, None, None)
+    assert (got["hpd_values"], got["ports__start"]) == (1, None)
+    assert (fault["hpd_text"], fault["brand__start"]) == (None, None)
+    assert "hpd_text" not in built(rows, columns())[0]
+
+
+def test_quantities_dates_and_lists_have_columns_of_their_type() -> None:
+    made = OutputColumns(
+        {
+            "weight": Attribute("Weight", type=ValueType.QUANTITY),
+            "since": Attribute("Since", type=ValueType.DATE),
+            "sizes": Attribute("Sizes", type=ValueType.QUANTITY, many=True),
+            "colors": Attribute("Colors", many=True),
+        },
+        {
+            "s": (
+                schema := Schema(
+                    "s", (Attribute("Weight"), Attribute("Since"), Attribute("Sizes"), Attribute("Colors"))
+                )
+            )
+        },
+        OutputOptions(spans=True),
+    )
+    values = (
+        Value("Weight", Quantity(1.5, "kg"), EXTRACTED, "1,5 kg", 0.0, 1, (Span(0, 6),)),
+        Value("Since", date(2024, 3, 25), EXTRACTED, "", 0.0, 1),
+        Value("Sizes", (Quantity(1, "cm"), Quantity(2, "cm")), EXTRACTED, "", 0.0, 1, (Span(3, 4), None)),
+        Value("Colors", ("red", "blue\ud800"), EXTRACTED, "", 0.0, 1),
+    )
+    got, nothing = built([Row(schema, RowStatus.OK, values), RowFault(RowStatus.NO_TEXT, "")], made)
+    assert (got["weight"], got["since"]) == ({"value": 1.5, "unit": "kg"}, date(2024, 3, 25))
+    assert got["sizes"] == [{"value": 1.0, "unit": "cm"}, {"value": 2.0, "unit": "cm"}]
+    assert (got["sizes__start"], got["sizes__end"], got["weight__start"]) == ([3, None], [4, None], 0)
+    assert (got["colors"], got["colors__start"], nothing["colors"], nothing["weight"]) == (
+        ["red", "blue?"],
+        None,
+        None,
+        None,
+    )
+    types = {f.name: str(f.type) for f in made.fields()}
+    assert types["weight"] == "struct<value: double, unit: string>" and types["colors"] == "list<item: string>"
+
+
 def test_what_a_row_asks_beyond_its_schema_goes_to_extra() -> None:
     wide = SHOE.select(["Heel", "Brand", "Sole"])
     values = (
@@ -98,7 +152,7 @@ def test_the_output_is_frozen() -> None:
         RowFault(RowStatus.NO_TEXT, "no title"),
     ]
     text = "\n".join(f"{f.name}: {f.type}" for f in made.fields()) + repr(built(rows, made))
-    assert (OUTPUT_VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (1, "0ca4e5786115"), text
+    assert (OUTPUT_VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (2, "0ca4e5786115"), text
 
 
 def test_input_columns_come_first_untouched_or_as_chosen() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
 from pipeline.actor import DecodeActor
@@ -222,6 +223,7 @@ def test_encoded_documents_survive_their_columns() -> None:
         RowFault(RowStatus.NO_TEXT, "x"),
         encoder.encode(Document("ü", wide)),
         encoder.encode(Document("", PRODUCT)),
+        EncodedDocument([1, 2], PRODUCT, cut=True, text="Ab"),
     ]
     assert from_columns(pa.table(to_columns(items))) == items
 

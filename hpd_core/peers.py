@@ -1,0 +1,55 @@
+"""Processes that train one model together: each takes its share of a step's documents, all take the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, distributed
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+
+class Peers(Protocol):
+    """rank: number of this process; number 0 validates, saves and logs. size: how many there are."""
+
+    rank: int
+    size: int
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Puts the sum over all processes in the place of each tensor. Every process must call it."""
+        ...
+
+    def from_first(self, number: float) -> float:
+        """What process 0 calls it with. Every process must call it; the others wait as long as process 0 takes."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    rank, size = 0, 1
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def from_first(self, number: float) -> float:
+        return number
+
+
+class Group:
+    """The processes of torch's default process group, which must be set up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.size, self._device = distributed.get_rank(), distributed.get_world_size(), device
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        flat = _flatten_dense_tensors(tensors)  # one message in place of hundreds
+        distributed.all_reduce(flat)
+        for tensor, summed in zip(tensors, _unflatten_dense_tensors(flat, tensors), strict=True):
+            tensor.copy_(summed)
+
+    def from_first(self, number: float) -> float:
+        held = torch.tensor(number, dtype=torch.float64, device=self._device)
+        distributed.broadcast(held, 0)
+        return float(held)

@@ -1,0 +1,218 @@
+"""`hpd label`: pseudo-labels of a catalog by a larger model behind an endpoint, as a benchmark file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hpd_core.schema import Document
+from jobs.asking import Answers, Limits, ask_all
+from jobs.catalog import Product, read_catalog
+from jobs.console import Exit, command, output, run_alone, say
+from jobs.costs import cost, price_of, spoken
+from jobs.endpoint import Endpoint
+from jobs.endpoint_options import (
+    AnswerFormat,
+    Attempts,
+    Concurrency,
+    EndpointUrl,
+    HostedModel,
+    InputPrice,
+    KeyVariable,
+    MaxFailures,
+    OutputPrice,
+    Request,
+    Retries,
+    Timeout,
+    endpoint_of,
+)
+from jobs.journal import Journal
+from jobs.labels import Kept, Label, benchmark_line, label_question, labels_of
+from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
+from pipeline.compose import catalog_reader, compose
+from pipeline.config import load_config
+from pipeline.job import JobError, RowFault
+
+
+@command
+def label(
+    config: ConfigFile,
+    endpoint: EndpointUrl,
+    model: HostedModel,
+    output_file: Annotated[Path, typer.Option("--output", "-o", help="Benchmark file to write (.jsonl).")],
+    input: Inputs = None,
+    limit: Limit = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="So many rows, drawn from the whole catalog.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    key_variable: KeyVariable = None,
+    concurrency: Concurrency = 8,
+    timeout: Timeout = 120.0,
+    retries: Retries = 5,
+    attempts: Attempts = 2,
+    max_failures: MaxFailures = 20,
+    answer_format: AnswerFormat = "schema",
+    request: Request = None,
+    input_price: InputPrice = None,
+    output_price: OutputPrice = None,
+    set_: Overrides = None,
+    json_: AsJson = False,
+) -> None:
+    """Label a catalog through any OpenAI-compatible endpoint; `hpd finetune` and `hpd evaluate` take what it writes.
+
+    Beside OUTPUT.jsonl it writes OUTPUT.rejected.jsonl (rows without labels, and why), OUTPUT.summary.json and
+    OUTPUT.answers.jsonl, from which the same command goes on. Exit codes: 0 complete, 2 configuration, input or an
+    endpoint that refuses, 3 more rows rejected than limits.max_error_rate, 4 stopped before every row was asked.
+    """
+    if limit is not None and sample is not None:
+        raise JobError("--limit and --sample: give one of them")
+    if output_file.suffix != ".jsonl":
+        raise JobError(f"--output {output_file}: must end in .jsonl")
+    door = endpoint_of(endpoint, model, key_variable, timeout, retries, answer_format, request)
+    price = price_of(model, input_price, output_price)
+    settings = load_config(config, set_ or ())
+    job = compose(settings, config, inputs=input or (), output=str(output_file), limit=limit)
+    products = list(read_catalog(job, catalog_reader(settings, config), sample, seed))
+    if not products:
+        raise JobError(f"{', '.join(job.inputs)}: no row to label")
+    with output(json_) as out, Journal(output_file.with_suffix(".answers.jsonl")) as journal:
+        documents = dict.fromkeys(p.item for p in products if isinstance(p.item, Document))
+        questions = {document: label_question(document) for document in documents}
+        answers = ask_all(door, questions.values(), journal, Limits(concurrency, attempts, max_failures), say)
+        keys = {document: question.key(door) for document, question in questions.items()}
+        labelled = gather(products, keys, answers)
+        facts = {
+            "run": run_facts(door, config, job.inputs, limit, sample, seed),
+            **labelled.facts(),
+            "asked": answers.asked,
+            "stopped": answers.stopped,
+            "price": None if price is None else {"input": price.input, "output": price.output, "source": price.source},
+            "spent": cost(answers.spent, price),
+            "spent_in_all_runs": cost(journal.spent, price),
+        }
+        write_lines(output_file, labelled.lines)
+        write_lines(output_file.with_suffix(".rejected.jsonl"), labelled.rejected)
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        output_file.with_suffix(".summary.json").write_text(text, encoding="utf-8")
+        for line in shown(facts):
+            out.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.console.print(f"this run: {spoken(answers.spent, price)}", highlight=False)
+        out.console.print(f"written to {output_file}", highlight=False)
+        out.finish(facts | {"output": str(output_file)})
+    if answers.stopped:
+        say(f"stopped: {answers.stopped}; the same command goes on")
+        raise typer.Exit(Exit.INCOMPLETE)
+    if len(labelled.rejected) > settings.limits.max_error_rate * len(products):
+        rejected = f"{len(labelled.rejected)} of {len(products)} rows"
+        say(f"{rejected} rejected, more than limits.max_error_rate {settings.limits.max_error_rate} allows")
+        raise typer.Exit(Exit.TOO_MANY_ERRORS)
+
+
+@dataclass(slots=True)
+class Labelled:
+    """What is written. rows = lines + duplicates + rejected. kept: {attribute: how many of each `Kept`}."""
+
+    rows: int
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    duplicates: int = 0
+    kept: dict[str, Counter[Kept]] = field(default_factory=dict)
+
+    def count(self, labels: Iterable[Label]) -> None:
+        for one in labels:
+            self.kept.setdefault(one.attribute, Counter())[one.kept] += 1
+
+    def facts(self) -> dict[str, Any]:
+        reasons = Counter(line["kind"] for line in self.rejected)
+        return {
+            "rows": self.rows,
+            "labelled": len(self.lines),
+            "duplicates": self.duplicates,
+            "rejected": dict(reasons),
+            "attributes": {name: {k.value: found[k] for k in Kept} for name, found in self.kept.items()},
+        }
+
+
+def gather(products: Sequence[Product], keys: Mapping[Document, str], answers: Answers) -> Labelled:
+    """Lines and rejections of all products, in order. keys: of their questions.
+
+    A product whose text, schema and category came before is a duplicate, and gives no second line.
+    """
+    found = Labelled(len(products))
+    seen: set[tuple[str, Document]] = set()
+    for product in products:
+        document = product.item
+        if isinstance(document, RowFault):
+            found.rejected.append(_rejection(product, document.status.value, document.reason))
+            continue
+        key = keys[document]
+        if key not in answers.texts:
+            reason = answers.failures.get(key, f"not asked: {answers.stopped}")
+            found.rejected.append(_rejection(product, "no_answer" if key in answers.failures else "not_asked", reason))
+            continue
+        labels = labels_of(document, answers.texts[key])
+        line = benchmark_line(document.text, product.category, labels)
+        if not line["target_scores"]:
+            reason = f"no value of the answer can be used: {line['dropped']}"
+            found.rejected.append(_rejection(product, "nothing_usable", reason))
+        elif (product.category, document) in seen:
+            found.duplicates += 1
+        else:
+            seen.add((product.category, document))
+            found.lines.append(line)
+            found.count(labels)
+    return found
+
+
+def run_facts(
+    endpoint: Endpoint, config: Path, inputs: Sequence[str], limit: int | None, sample: int | None, seed: int
+) -> dict[str, Any]:
+    """Where the labels come from."""
+    return {
+        "config": config.name,
+        "inputs": list(inputs),
+        "limit": limit,
+        "sample": sample,
+        "seed": seed,
+        "endpoint": endpoint.url,
+        "model": endpoint.model,
+        "request": dict(endpoint.request),
+        "answer_format": endpoint.answer_format,
+    }
+
+
+def shown(facts: dict[str, Any]) -> list[str]:
+    """The facts for people."""
+    rejected = ", ".join(f"{count} {kind}" for kind, count in facts["rejected"].items()) or "none"
+    lines = [
+        f"{facts['rows']} rows = {facts['labelled']} labelled + {facts['duplicates']} duplicates + "
+        f"{sum(facts['rejected'].values())} rejected ({rejected})",
+        f"{'attribute':24}{''.join(f'{kind.value:>12}' for kind in Kept)}",
+    ]
+    for name, found in facts["attributes"].items():
+        lines.append(f"{name:24}{''.join(f'{found[kind.value]:>12}' for kind in Kept)}")
+    return lines
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """JSON lines, whole or not at all."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("w", encoding="utf-8", newline="\n") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    beside.replace(path)
+
+
+def _rejection(product: Product, kind: str, reason: str) -> dict[str, Any]:
+    text = product.item.text if isinstance(product.item, Document) else None
+    where = {"file": product.file, "row": product.row, "category": product.category}
+    return where | {"kind": kind, "reason": reason, "input": text}
+
+
+if __name__ == "__main__":
+    run_alone(label)

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
-from hpd_core.rows import RowStatus, ValueStatus, typed_value, unquote
+from hpd_core.normal import unquote
+from hpd_core.reading import ValueStatus, read
+from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, ValueType
 from hpd_core.writing import written
 from jobs.labelled_table import batches, output_columns
@@ -159,7 +161,7 @@ class Cell:
         if self.status is not None:
             absent = self.status == ValueStatus.ABSENT
         elif self.raw is not None:
-            absent = typed_value(self.attribute, self.raw)[1] is ValueStatus.ABSENT
+            absent = read(self.attribute, self.raw).status is ValueStatus.ABSENT
         else:
             absent = not self.attribute.values and self.attribute.type is ValueType.STRING and not self.truncated
         return () if absent else None

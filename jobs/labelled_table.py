@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
-from hpd_core.rows import ValueStatus, typed_value
-from hpd_core.schema import Attribute, Schema
+from hpd_core.reading import ValueStatus, read
+from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.writing import written
 from jobs.tally import Known, Tally
 from pipeline.compose import catalog_reader
@@ -34,8 +35,9 @@ def read_table(dataset: str, job: Path, tally: Tally) -> Iterator[Labelled]:
 
     job: the YAML of a job, whose `text` and `schemas` decide what is asked and `input.storage` how files are reached.
     An attribute is read from the column that its schema names. Null, NaN and null markers are known absences; a file
-    without the column knows nothing of the attribute. A list holds several accepted values. Raises JobError naming file
-    and column for what is no Parquet, lacks a column of the text, or has attribute columns of another kind.
+    without the column knows nothing of the attribute. A list holds several accepted values, or, where an attribute may
+    have several, all of them. Raises JobError naming file and column for what is no Parquet, lacks a column of the
+    text, or has attribute columns of another kind.
     """
     reader = job_reader(job)
     storage = Storage(load_config(job).input.storage)
@@ -112,11 +114,10 @@ def batches(
 def cell_texts(attribute: Attribute, cell: object, tally: Tally, where: str) -> Known:
     """What a cell says of its attribute. A value that the model could not be asked for is left out and counted."""
     texts, wrong = [], False
-    for item in cell if isinstance(cell, list) else [cell]:
-        if item is None or item != item:  # NaN
-            continue
-        text = written(attribute, item if isinstance(item, str | int | float) else plain(item))
-        status = typed_value(attribute, text)[1]
+    items = [i for i in (cell if isinstance(cell, list) else [cell]) if i is not None and i == i]  # i != i: NaN
+    for item in [items] if attribute.many and items else items:
+        text = written(attribute, item if isinstance(item, str | int | float | date | list | dict) else plain(item))
+        status = read(attribute, text).status
         if status is ValueStatus.EXTRACTED and "\n" not in text:
             texts.append(text)
         elif status is not ValueStatus.ABSENT:
@@ -140,11 +141,15 @@ def _check_labels(dataset: str, schema: pa.Schema, columns: OutputColumns) -> No
         raise JobError(f"{dataset}: has none of the attribute columns {asked}; it has {has}")
     for name in found:
         kind = schema.field(name).type
+        attribute = columns.attributes[name]
         kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+        is_quantity = attribute.type is ValueType.QUANTITY and pa.types.is_struct(kind)
+        if is_quantity and {field.name for field in kind} == {"value", "unit"}:
+            continue
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             raise JobError(
                 f"{dataset}: column {name!r} is {schema.field(name).type}: an attribute column holds texts, numbers, "
-                "booleans or lists of them"
+                "booleans, dates or lists of them, a quantity also a struct of value and unit"
             )
 
 

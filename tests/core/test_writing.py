@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 import pytest
 
-from hpd_core.rows import ValueStatus, typed_value
+from hpd_core.numerals import Quantity
+from hpd_core.reading import ValueStatus, read
 from hpd_core.schema import Attribute, ValueType
 from hpd_core.writing import written
 
@@ -23,14 +27,27 @@ NUMBER, INTEGER, BOOLEAN = ValueType.NUMBER, ValueType.INTEGER, ValueType.BOOLEA
         (Attribute("A", type=INTEGER), 1200, "1200"),
         (Attribute("A", type=BOOLEAN), True, "yes"),
         (Attribute("A", type=BOOLEAN), False, "no"),
+        (Attribute("A", type=ValueType.QUANTITY), Quantity(1.5, "kg"), "1.5 kg"),
+        (Attribute("A", type=ValueType.QUANTITY), {"value": 1.5, "unit": "kg"}, "1.5 kg"),
+        (Attribute("A", type=ValueType.DATE), date(2024, 3, 9), "2024-03-09"),
+        (Attribute("A", many=True), ["red", "sky blue"], "red; sky blue"),
+        (Attribute("A", many=True, type=NUMBER), [1.5, 2.0], "1.5; 2"),
+        (Attribute("A", many=True, values=("Navy", "Tan")), ["Navy", "Tan"], "Navy; Tan"),
         (Attribute("A", values=("Navy", "None")), "navy", "Navy"),
         (Attribute("A", values=("Navy", "None")), "none", "None"),
         (Attribute("A", values=("1.50", "2.0"), type=NUMBER), 2.0, "2.0"),
         (Attribute("A", values=("True", "False"), type=BOOLEAN), False, "False"),
     ],
 )
-def test_written_text_reads_back(attribute: Attribute, value: str | float, text: str) -> None:
+def test_written_text_reads_back(attribute: Attribute, value: Any, text: str) -> None:
     assert written(attribute, value) == text
-    read, status = typed_value(attribute, text)
-    assert status is ValueStatus.EXTRACTED
-    assert read == (text if isinstance(value, str) else value)
+    found = read(attribute, text)
+    assert found.status is ValueStatus.EXTRACTED
+    assert found.value == (text if isinstance(value, str) else _typed(value))
+
+
+def _typed(value: Any) -> Any:
+    """As `read` gives it what a column holds."""
+    if isinstance(value, dict):
+        return Quantity(**value)
+    return tuple(value) if isinstance(value, list) else value

@@ -13,7 +13,8 @@ import pytest
 import pipeline.drive
 from hpd_core.examples import Labelled
 from hpd_core.prompt import EncodedDocument
-from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus, typed_value
+from hpd_core.reading import ValueStatus, typed_value
+from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
 from jobs.labelled import Reading, read_labelled

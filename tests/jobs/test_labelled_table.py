@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,24 @@ def test_texts_and_decimals_of_a_number_and_several_accepted_values(tmp_path: Pa
     ]
     path = write(tmp_path / "b.parquet", eu_size=pa.array([decimal.Decimal("42.50")], pa.decimal128(9, 2)))
     assert read(path, job)[0].values["Size"] == ("42.50",)
+
+
+def test_quantities_dates_and_several_values(tmp_path: Path, job: Path) -> None:
+    declared = "[{name: Weight, type: quantity}, {name: Since, type: date}, {name: Colors, many: true}]"
+    job.write_text(JOB.replace("[Flavor]", declared))
+    path = write(
+        tmp_path / "a.parquet",
+        kind=["tea"] * 3,
+        weight=[{"value": 1.5, "unit": "kg"}, None, {"value": 2.0, "unit": "m"}],
+        since=[date(2024, 3, 9), None, date(1999, 1, 1)],
+        colors=[["red", None, "tan"], [], None],
+    )
+    rows = [r.values for r in read(path, job)]
+    assert rows == [
+        {"Weight": ("1.5 kg",), "Since": ("2024-03-09",), "Colors": ("red; tan",)},
+        {"Weight": (), "Since": (), "Colors": ()},
+        {"Weight": ("2 m",), "Since": ("1999-01-01",), "Colors": ()},
+    ]
 
 
 def test_what_cannot_be_asked_for_is_not_taught_and_said(

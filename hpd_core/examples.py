@@ -6,7 +6,7 @@ Pure Python and a pure function of seed and epoch, so that a resumed run sees wh
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpd_core.schema import Document, Schema
@@ -15,13 +15,14 @@ from hpd_core.settings import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A product and what is known of it. values: {attribute: its accepted texts}, none where it is known to be absent.
+    """A product and what is known of it.
 
-    Attributes of the schema that `values` does not name are taken for absent too.
+    values: {attribute: its accepted texts}, no text where it is known to be absent, None where nothing is known of it
+    and nothing may be taught. Attributes of the schema that `values` does not name are taken for absent.
     """
 
     document: Document
-    values: dict[str, tuple[str, ...]]
+    values: Mapping[str, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ def _example(item: Labelled, schema: Schema, negatives: float, rng: random.Rando
         values = item.values.get(attribute.name, ())
         # Drawn for every attribute, so that one label more does not change the draws of all that follow.
         chosen, taught = rng.random(), rng.random() < negatives
+        if values is None:
+            continue
         if values:
             answers[attribute.name] = values[int(chosen * len(values))]
         elif taught:

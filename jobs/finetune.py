@@ -14,11 +14,11 @@ from hpd_core import recipe
 from hpd_core.examples import Labelled, Sampling, epoch_examples
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.recipe import Recipe
-from hpd_core.settings import DecoderSpec, Layout, Prompting, Visibility, fingerprint
+from hpd_core.settings import DecoderSpec, Layout, Prompting, Visibility
 from jobs.console import command, output, run_alone, say
 from jobs.dataset import Benchmark, read_benchmark
 from jobs.evaluate import decoder_spec, extract_chunks, prediction
-from jobs.labelled import read_labelled
+from jobs.labelled import Reading, data_fingerprint, read_labelled
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
 from jobs.scoring import score
 from pipeline.compose import schemas_by_category
@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 #: Learning rates where none is given: LoRA wants about ten times that of all weights.
 LORA_RATE, FULL_RATE = 1e-3, 1e-4
 
-Datasets = Annotated[list[Path], typer.Option("--dataset", "-d", help="Benchmark file; may be repeated.")]
+Datasets = Annotated[
+    list[str],
+    typer.Option(
+        "--dataset",
+        "-d",
+        help="Benchmark file, Parquet with attribute columns (file, folder or glob; needs --job), or output folder of "
+        "`hpd extract`; may be repeated. See docs/finetuning.md.",
+        show_default=False,
+    ),
+]
 
 
 @command
@@ -43,8 +52,13 @@ def finetune(
     validation: Annotated[Path | None, typer.Option(help="Benchmark file that scores every epoch.")] = None,
     schemas: Annotated[
         list[Path] | None,
-        typer.Option(help="Schemas of the categories that it names, as a job's, else all that rows name; repeatable."),
+        typer.Option(help="Of benchmark rows, by category, as a job's; else all that rows name. Repeatable."),
     ] = None,
+    job: Annotated[Path | None, typer.Option(help="YAML of the job that says text and schemas of Parquet.")] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Values of an extract output below it are not taught.")
+    ] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Take an extract output without _SUCCESS.")] = False,
     exclude: Annotated[list[Path] | None, typer.Option(help="Rows left out of training; may be repeated.")] = None,
     model: ModelName = DEFAULT_MODEL,
     decoder: Annotated[str, typer.Option(help="hpd | ar (the control: plain causal text)")] = "hpd",
@@ -70,7 +84,7 @@ def finetune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
     json_: AsJson = False,
 ) -> None:
-    """Fine-tune a model on benchmark files; writes the adapter (or model), a log and a checkpoint."""
+    """Fine-tune a model on labelled products; writes the adapter (or model), a log and a checkpoint."""
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
@@ -78,7 +92,8 @@ def finetune(
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
     declared = {c: s for path in schemas or () for c, s in schemas_by_category(_file(path), ".").items()}
-    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared)
+    reading = Reading(job, min_confidence, unfinished)
+    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
     judge = read_benchmark(validation) if validation else None
     from hpd_core.finetune import Trainer, TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
@@ -93,13 +108,14 @@ def finetune(
         seed=seed,
     )
     facts = {
-        "datasets": [path.name for path in dataset],
+        "datasets": [Path(name).name for name in dataset],
         "schemas": [path.name for path in schemas or ()],
         "excluded": [path.name for path in exclude or ()],
         "validation": validation.name if validation else None,
         "rows": len(labelled),
         "sampling": asdict(sampling),
         "settings": asdict(settings),
+        **reading.facts(),
     }
     with output(json_) as out:
         start = time.perf_counter()
@@ -111,7 +127,7 @@ def finetune(
             output_folder,
             layout=spec.settings.layout,
             visibility=spec.settings.visibility,
-            data=fingerprint({"facts": facts, "rows": [repr(item) for item in labelled], "recipe": repr(made_for)}),
+            data=data_fingerprint(labelled, {"facts": facts, "recipe": repr(made_for)}),
             validate=(lambda: student.score(judge, validation_rows)) if judge else None,
             save=lambda: student.save(output_folder, facts | {"scores": trainer.progress.scores}),
             report=lambda line: say(_spoken(line)),

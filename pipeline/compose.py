@@ -45,7 +45,7 @@ def compose(
             output=target,
             decoder=DecoderSpec(config.model, config.decode, config.prompt),
             reader=reader,
-            schemas=_distinct([*reader.schemas.values(), *([reader.default] if reader.default else [])]),
+            schemas=tuple(reader.declared().values()),
             input_storage=config.input.storage,
             output_storage=config.output.storage,
             units=config.units,
@@ -140,7 +140,3 @@ def price_per_hour(price: PriceConfig, origin: str | Path) -> float:
 def _effective(public: dict[str, Any], **given: dict[str, Any]) -> dict[str, Any]:
     """The sections of `public` with what the command line gave in their place."""
     return public | {section: public[section] | values for section, values in given.items()}
-
-
-def _distinct(schemas: Sequence[Schema]) -> tuple[Schema, ...]:
-    return tuple({schema.name: schema for schema in schemas}.values())

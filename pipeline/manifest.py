@@ -101,6 +101,21 @@ class OutputFolder:
             records |= {r.object: r for r in new if r is not None}
         return [records[name] for name in sorted(records)]
 
+    def committed(self) -> list[UnitRecord]:
+        """The units that make up the output, by object name: those that the finished job lists, or, where it is not
+        finished, those that have a record and a data object. Changes nothing, unlike `read_records`."""
+        if not self.is_finished():
+            there = _stems(self.storage.names(self.path("data")), ".parquet")
+            names = sorted(_stems(self.storage.names(self.path("_manifest/units")), ".json") & there)
+            with ThreadPoolExecutor(_THREADS) as threads:
+                return [record for record in threads.map(self.read_record, names) if record is not None]
+        listing = self.read_json("_manifest/job.json") or {}
+        try:
+            parts = [{k: v for k, v in facts.items() if k != "data"} for facts in listing["objects"]]
+            return sorted((UnitRecord.from_json(json.dumps(part)) for part in parts), key=lambda r: r.object)
+        except (ValueError, KeyError, TypeError) as e:
+            raise StorageError(f"{self.path('_manifest/job.json')}: not the list of a finished job ({e!r})") from e
+
     def is_begun(self) -> bool:
         """Whether any unit was ever committed."""
         return bool(_stems(self.storage.names(self.path("_manifest/units")), ".json"))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpd_core.rows import RowStatus
-from hpd_core.schema import Document, Schema, SchemaError
+from hpd_core.schema import Attribute, Document, Schema, SchemaError
 from pipeline.job import RowFault
 from pipeline.text import TextTemplate
 
@@ -45,7 +45,8 @@ class CatalogReader:
     def documents(self, table: pa.Table) -> list[Document | RowFault]:
         """One `Document` or `RowFault` per row of `table`, in order; no row's content makes it raise."""
         return [
-            row if isinstance(row, RowFault) else self._document(row) for row in _rows(table.select(self.columns()))
+            row if isinstance(row, RowFault) else self._document(row)
+            for row in python_rows(table.select(self.columns()))
         ]
 
     def check(self, schema: pa.Schema) -> None:
@@ -79,6 +80,22 @@ class CatalogReader:
             "attributes_column": self.attributes_column,
         }
 
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> CatalogReader:
+        """The reader whose `facts()` these are, as run.json keeps them. Raises ValueError, KeyError or TypeError."""
+        return cls(
+            template=TextTemplate(facts["template"]),
+            schemas={category: _schema_of(schema) for category, schema in facts["schemas"].items()},
+            default=_schema_of(facts["default"]) if facts["default"] else None,
+            category_column=facts["category_column"],
+            attributes_column=facts["attributes_column"],
+        )
+
+    def declared(self) -> dict[str, Schema]:
+        """{name: schema}, the default one last."""
+        schemas = [*self.schemas.values(), *([self.default] if self.default else [])]
+        return {schema.name: schema for schema in schemas}
+
     def _document(self, row: Mapping[str, Any]) -> Document | RowFault:
         try:
             schema = self._schema(row)
@@ -109,7 +126,7 @@ class CatalogReader:
         return self._narrowed[key]
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any] | RowFault]:
+def python_rows(table: pa.Table) -> Iterator[dict[str, Any] | RowFault]:
     """Rows as Python values. A value that Python cannot hold (no UTF-8, the year 20000) spoils its row only."""
     try:
         yield from table.to_pylist(maps_as_pydicts="lossy")
@@ -126,6 +143,10 @@ def _row(table: pa.Table, index: int) -> dict[str, Any] | RowFault:
         except (ValueError, OverflowError, pa.ArrowException) as error:
             return RowFault(RowStatus.ERROR, f"column {name!r}: {error}")
     return row
+
+
+def _schema_of(facts: Mapping[str, Any]) -> Schema:
+    return Schema(facts["name"], tuple(Attribute(**attribute) for attribute in facts["attributes"]))
 
 
 def _is_string_list(kind: pa.DataType) -> bool:

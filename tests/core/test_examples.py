@@ -53,6 +53,16 @@ def test_absent_attributes_are_taught_at_their_rate_in_gold_or_not(rate, expecte
     assert sum(counts) / 3 == pytest.approx(expected, abs=0 if rate in (0, 1) else 6)
 
 
+@pytest.mark.parametrize("negatives", [0, 1])
+def test_what_nothing_is_known_of_is_never_taught_and_moves_no_other_draw(negatives):
+    sampling = Sampling(negatives=negatives)
+    unknown = [Labelled(item.document, {**item.values, "Color": None}) for item in LABELLED]
+    for known, without in zip(
+        flat(sampling), (e for b in epoch_examples(unknown, sampling, 0) for e in b), strict=True
+    ):
+        assert without.answers == {name: text for name, text in known.answers.items() if name != "Color"}
+
+
 @pytest.mark.parametrize("wrong", [{"negatives": 1.5}, {"batch_documents": 0}, {"documents_per_prefix": 0}])
 def test_sampling_is_checked(wrong):
     with pytest.raises(SettingsError):

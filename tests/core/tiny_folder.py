@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 
-def write_tiny_model(folder: Path) -> Path:
+def write_tiny_model(folder: Path, *, hidden_size: int = 32, layers: int = 2) -> Path:
     """Writes config, weights and a tokenizer of the 256 bytes and `<end>`; it has no chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate([*letters, "<end>"])}, merges=[]))
@@ -18,9 +18,9 @@ def write_tiny_model(folder: Path) -> Path:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(str(folder))
     config = LlamaConfig(
         vocab_size=257,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size * 3 // 2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=2048,

@@ -11,10 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from hpd_core.examples import Labelled
 from hpd_core.extractor import HyperParallelDecoder
-from hpd_core.schema import Attribute, Schema
+from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import fingerprint
 from jobs.cli import app
-from jobs.labelled import read_labelled
+from jobs.labelled import data_fingerprint, read_labelled
 from pipeline.job import JobError
 from tests.core.tiny_folder import write_tiny_model
 from tests.jobs.test_dataset import row, write
@@ -77,6 +79,17 @@ class TestLabelled:
         excluded = [real_data(f"ave/oa-mine/{name}.jsonl") for name in others]
         kept = read_labelled([train], excluded)
         assert len(kept) == 1202 and len(read_labelled([train], [])) == 1452
+
+
+def test_the_fingerprint_of_the_data_is_that_of_the_whole_at_once() -> None:
+    """Checkpoints of earlier versions carry it."""
+    schema = Schema("x", (Attribute("Größe"), Attribute("Fit", values=("wide",))))
+    rows = [Labelled(Document(f'"{n}" ü', schema), {"Größe": (str(n),), "Fit": ()}) for n in range(3)]
+    facts = {"recipe": "r", "facts": {"seed": 1, "datasets": ["ä.jsonl"]}}
+    assert data_fingerprint(rows, facts) == fingerprint(facts | {"rows": [repr(row) for row in rows]})
+    assert repr(rows[0]).startswith("Labelled(document=Document(text=") and "values={'Größe': ('0',)" in repr(rows[0])
+    unknown = [Labelled(row.document, {**row.values, "Fit": None}) for row in rows]
+    assert len({data_fingerprint(some, facts) for some in (rows, rows[::-1], rows[:2], unknown)}) == 4
 
 
 def test_the_prompt_of_training_shows_the_declared_schema(hpd: Finetune, files: dict[str, Path]) -> None:

@@ -33,7 +33,7 @@ class Extractor(Protocol):
 class HyperParallelDecoder:
     """Extracts the attributes of many documents at once.
 
-    >>> decoder = HyperParallelDecoder.from_pretrained("smollm2-135m")
+    >>> decoder = HyperParallelDecoder.from_pretrained("smollm2-135m-ave")
     >>> rows = decoder.extract(["Diesel Men's Exposure High-Top Sneaker"], schema)
     >>> rows[0].as_dict()
     """

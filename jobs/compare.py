@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.bootstrap import LEVEL, METRICS, RESAMPLES, SEED, difference
-from jobs.breakdown import Part, in_order
 from jobs.console import command, output, run_alone
-from jobs.dataset import read_benchmark
-from jobs.markdown import bounds, cell
 from jobs.options import AsJson, Dataset, Folder
-from jobs.pages import KINDS, comparison_page, settings, write_page
-from jobs.quality import Quality, assess
-from jobs.runs import Run, check_belongs, check_same_rows, check_scores, read_runs
-from jobs.scoring import Scores
+from jobs.scores.bootstrap import LEVEL, METRICS, RESAMPLES, SEED, difference
+from jobs.scores.breakdown import Part, in_order
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.markdown import bounds, cell
+from jobs.scores.pages import KINDS, comparison_page, settings, write_page
+from jobs.scores.quality import Quality, assess
+from jobs.scores.runs import Run, check_belongs, check_same_rows, check_scores, read_runs
+from jobs.scores.scoring import Scores
 from pipeline.job import JobError
 
 Runs = Annotated[

@@ -18,10 +18,10 @@ from hpd_core.schema import Document
 from hpd_core.settings import DecoderSpec, Layout, Visibility
 from hpd_core.source import check_present
 from jobs.console import command, output, run_alone, say
-from jobs.dataset import read_benchmark
 from jobs.options import AsJson, Dataset, Folder, LayoutName, Limit, ModelName, Threads, ValueTokens, VisibilityName
-from jobs.pages import report_page, write_page
-from jobs.quality import Quality, assess
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.pages import report_page, write_page
+from jobs.scores.quality import Quality, assess
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL, model_spec
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hpd_core import recipe
-from hpd_core.examples import Labelled, Sampling, epoch_examples
-from hpd_core.prompt import PromptEncoder, PromptError
+from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
-from hpd_core.settings import DecoderSpec, Layout, Prompting, Visibility
-from jobs.console import command, output, run_alone, say
-from jobs.dataset import Benchmark, read_benchmark
-from jobs.evaluate import decoder_spec, extract_chunks, prediction
-from jobs.labelled import Reading, data_fingerprint, read_labelled
+from hpd_core.settings import Layout, Prompting, Visibility
+from jobs.console import command, output, run_alone
+from jobs.evaluate import decoder_spec
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
-from jobs.scoring import score
+from jobs.scores.dataset import read_benchmark
+from jobs.training.labelled import Reading, read_labelled
+from jobs.training.student import Work, train
+from jobs.training.workers import train_together
 from pipeline.compose import schemas_by_category
 from pipeline.config import SchemasConfig
 from pipeline.job import JobError
-from pipeline.models import DEFAULT_MODEL
-
-if TYPE_CHECKING:
-    from hpd_core.finetune import Step
-    from hpd_core.lessons import Lesson
+from pipeline.models import BASE_MODEL
 
 #: Learning rates where none is given: LoRA wants about ten times that of all weights.
 LORA_RATE, FULL_RATE = 1e-3, 1e-4
@@ -60,7 +55,7 @@ def finetune(
     ] = None,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Take an extract output without _SUCCESS.")] = False,
     exclude: Annotated[list[Path] | None, typer.Option(help="Rows left out of training; may be repeated.")] = None,
-    model: ModelName = DEFAULT_MODEL,
+    model: ModelName = BASE_MODEL,
     decoder: Annotated[str, typer.Option(help="hpd | ar (the control: plain causal text)")] = "hpd",
     layout: LayoutName = Layout.BRANCHES.value,
     visibility: VisibilityName = Visibility.ISOLATED.value,
@@ -81,6 +76,8 @@ def finetune(
     seed: int = 0,
     device: Annotated[str, typer.Option(help="auto | cpu | cuda:0 …")] = "auto",
     threads: Threads = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train together, by Ray Train.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of each worker.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
     json_: AsJson = False,
 ) -> None:
@@ -95,7 +92,7 @@ def finetune(
     reading = Reading(job, min_confidence, unfinished)
     labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
     judge = read_benchmark(validation) if validation else None
-    from hpd_core.finetune import Trainer, TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
+    from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
     settings = TrainingSettings(
         epochs=epochs,
@@ -108,119 +105,46 @@ def finetune(
         seed=seed,
     )
     facts = {
-        "datasets": [Path(name).name for name in dataset],
-        "schemas": [path.name for path in schemas or ()],
-        "excluded": [path.name for path in exclude or ()],
-        "validation": validation.name if validation else None,
+        "datasets": [_named(path) for path in dataset],
+        "schemas": [_named(path) for path in schemas or ()],
+        "excluded": [_named(path) for path in exclude or ()],
+        "validation": _named(validation) if validation else None,
         "rows": len(labelled),
         "sampling": asdict(sampling),
         "settings": asdict(settings),
         **reading.facts(),
     }
+    work = Work(
+        spec=spec,
+        recipe=made_for,
+        labelled=labelled,
+        sampling=sampling,
+        settings=settings,
+        folder=output_folder.resolve(),
+        facts=facts,
+        validation=judge,
+        validation_rows=validation_rows,
+        device=device,
+        threads=threads,
+    )
     with output(json_) as out:
         start = time.perf_counter()
-        student = Student(spec, made_for, seed, device, threads)
-        trainer = Trainer(
-            student.hf,
-            Lessons(student.encoder, labelled, sampling, autoregressive=decoder == "ar"),
-            settings,
-            output_folder,
-            layout=spec.settings.layout,
-            visibility=spec.settings.visibility,
-            data=data_fingerprint(labelled, {"facts": facts, "recipe": repr(made_for)}),
-            validate=(lambda: student.score(judge, validation_rows)) if judge else None,
-            save=lambda: student.save(output_folder, facts | {"scores": trainer.progress.scores}),
-            report=lambda line: say(_spoken(line)),
-        )
-        progress = trainer.run(resume=resume)
-        where = student.folder(output_folder)
+        progress = train(work, resume=resume) if workers == 1 else train_together(work, workers, gpus, resume=resume)
+        where = output_folder / work.saved_as
         best = "" if progress.best is None else f", best score {progress.best:.2f} in epoch {progress.best_epoch}"
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})
 
 
+def _named(data: Path | str) -> str:
+    """Name of a file or URI with its folder's (most are called train.jsonl), but never a whole path of a machine."""
+    whole = str(data) if "://" in str(data) else Path(data).resolve().as_posix()
+    return "/".join(whole.rstrip("/").split("/")[-2:])
+
+
 def _file(path: Path) -> SchemasConfig:
     return SchemasConfig(file=str(path))
-
-
-@dataclass(slots=True)
-class Lessons:
-    """Steps of an epoch. A document or value that cannot be put into ids is left out, and counted out loud."""
-
-    encoder: PromptEncoder
-    labelled: Sequence[Labelled]
-    sampling: Sampling
-    autoregressive: bool
-
-    def __call__(self, epoch: int) -> Sequence[Step]:
-        from hpd_core.lessons import LessonMaker
-
-        maker = LessonMaker(self.encoder, autoregressive=self.autoregressive)
-        batches: list[list[Lesson]] = []
-        reasons = []
-        for examples in epoch_examples(self.labelled, self.sampling, epoch):
-            batches.append([])
-            for example in examples:
-                try:
-                    batches[-1].append(maker.lesson(example))
-                except PromptError as error:
-                    reasons.append(str(error))
-        if reasons:
-            say(f"{len(reasons)} of {len(self.labelled)} documents cannot be taught, the first because: {reasons[0]}")
-        size = self.sampling.accumulate
-        return [batches[start : start + size] for start in range(0, len(batches), size)]
-
-
-class Student:
-    """The model in training: weights, prompts, and how it is scored and saved."""
-
-    def __init__(self, spec: DecoderSpec, made_for: Recipe, seed: int, device: str, threads: int | None) -> None:
-        import torch
-
-        from hpd_core import adapter
-        from hpd_core.model import Model
-
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.recipe = made_for
-        self.encoder = PromptEncoder.from_spec(spec)
-        # Trained in float32: an update is smaller than what bfloat16 resolves.
-        self.hf = Model.load(replace(spec.model, dtype="float32"), device=device).hf
-        self._wrapped = adapter.add_lora(self.hf, made_for.rank, seed=seed) if made_for.rank else None
-
-    def score(self, benchmark: Benchmark, limit: int | None) -> Mapping[str, float]:
-        """Figures of the validation file; `score` is the mean of F1 and strict F1, so that neither is bought with the
-        other."""
-        from hpd_core.extractor import HyperParallelDecoder
-        from hpd_core.model import Model
-        from jobs.decoders import named
-
-        extractor = named(self.recipe.decoder)(HyperParallelDecoder(Model(self.hf), self.encoder), 0)
-        rows, _ = extract_chunks(extractor, benchmark.documents(limit))
-        scores = score([row.gold for row in benchmark.rows[: len(rows)]], [prediction(row) for row in rows])
-        named_figures = {name: getattr(scores, name) for name in ("f1", "strict_f1", "precision", "recall")}
-        return {"score": (scores.f1 + scores.strict_f1) / 2, **named_figures}
-
-    def folder(self, output_folder: Path) -> Path:
-        return output_folder / ("adapter" if self.recipe.rank else "model")
-
-    def save(self, output_folder: Path, training: Mapping[str, Any]) -> None:
-        from hpd_core import adapter
-
-        folder = self.folder(output_folder)
-        if self._wrapped is not None:
-            size = adapter.save_lora(self._wrapped, folder, self.recipe.base_model)
-        else:
-            size = adapter.save_whole(self.hf, self.encoder.tokenizer, folder)
-        replace(self.recipe, training=training).write(folder)
-        say(f"saved {size / 1e6:.1f} MB to {folder}")
-
-
-def _spoken(line: Mapping[str, Any]) -> str:
-    if "score" in line:
-        return f"epoch {line['epoch']}: f1 {line['f1']:.2f}, strict f1 {line['strict_f1']:.2f}"
-    return f"step {line['step']}/{line['steps']}: loss {line['loss']:.4f}, {line['seconds']:.1f} s"
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.asking import Answers, Limits, Question, ask_all
 from jobs.console import Exit, command, output, run_alone, say
-from jobs.costs import cost, price_of, spoken
-from jobs.dataset import BenchmarkRow, read_benchmark
-from jobs.endpoint import Endpoint
-from jobs.endpoint_options import (
+from jobs.label import write_lines
+from jobs.options import AsJson, Dataset, Folder, Limit
+from jobs.remote.asking import Answers, Limits, Question, ask_all
+from jobs.remote.costs import cost, price_of, spoken
+from jobs.remote.endpoint import Endpoint
+from jobs.remote.endpoint_options import (
     AnswerFormat,
     Attempts,
     Concurrency,
@@ -31,12 +32,11 @@ from jobs.endpoint_options import (
     Timeout,
     endpoint_of,
 )
-from jobs.journal import Journal
-from jobs.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
-from jobs.label import write_lines
-from jobs.options import AsJson, Dataset, Folder, Limit
-from jobs.preferences import choice_of, preference_facts, preference_questions, preferred
-from jobs.runs import Run, check_belongs, check_same_rows, read_runs
+from jobs.remote.journal import Journal
+from jobs.remote.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
+from jobs.remote.preferences import choice_of, preference_facts, preference_questions, preferred
+from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.runs import Run, check_belongs, check_same_rows, read_runs
 from pipeline.job import JobError
 
 #: Share of the questions that may stay without an answer before the exit code says so.

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from hpd_core.schema import Document
-from jobs.asking import Answers, Limits, ask_all
-from jobs.catalog import Product, read_catalog
 from jobs.console import Exit, command, output, run_alone, say
-from jobs.costs import cost, price_of, spoken
-from jobs.endpoint import Endpoint
-from jobs.endpoint_options import (
+from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
+from jobs.remote.asking import Answers, Limits, ask_all
+from jobs.remote.catalog import Product, read_catalog
+from jobs.remote.costs import cost, price_of, spoken
+from jobs.remote.endpoint import Endpoint
+from jobs.remote.endpoint_options import (
     AnswerFormat,
     Attempts,
     Concurrency,
@@ -32,9 +33,8 @@ from jobs.endpoint_options import (
     Timeout,
     endpoint_of,
 )
-from jobs.journal import Journal
-from jobs.labels import Kept, Label, benchmark_line, label_question, labels_of
-from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
+from jobs.remote.journal import Journal
+from jobs.remote.labels import Kept, Label, benchmark_line, label_question, labels_of
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError, RowFault

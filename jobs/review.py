@@ -11,16 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.blind import Key, KeyRun, draw, key
-from jobs.bootstrap import LEVEL, RESAMPLES, SEED
-from jobs.console import command, output
-from jobs.dataset import read_benchmark
-from jobs.markdown import bounds, cell
-from jobs.options import AsJson, Dataset, Folder
-from jobs.pages import review_page, settings, write_page
-from jobs.quality import assess
-from jobs.runs import check_belongs, check_same_rows, check_scores, read_runs
-from jobs.verdicts import (
+from jobs.blind.questions import Key, KeyRun, draw, key
+from jobs.blind.verdicts import (
     VOTES,
     Reviewer,
     Tally,
@@ -32,6 +24,14 @@ from jobs.verdicts import (
     share_interval,
     sign_test,
 )
+from jobs.console import command, output
+from jobs.options import AsJson, Dataset, Folder
+from jobs.scores.bootstrap import LEVEL, RESAMPLES, SEED
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.markdown import bounds, cell
+from jobs.scores.pages import review_page, settings, write_page
+from jobs.scores.quality import assess
+from jobs.scores.runs import check_belongs, check_same_rows, check_scores, read_runs
 from pipeline.job import JobError
 
 app = typer.Typer(

@@ -8,7 +8,8 @@ from hpd_core import source
 from hpd_core.settings import ModelSpec, PromptTemplate, SettingsError
 from pipeline.shipped import shipped
 
-DEFAULT_MODEL = "smollm2-135m"
+#: What decodes where nothing is said, and the model as published that it was trained from.
+DEFAULT_MODEL, BASE_MODEL = "smollm2-135m-ave", "smollm2-135m"
 
 
 def named_models() -> dict[str, ModelSpec]:

@@ -17,7 +17,7 @@ import pytest
 
 ROWS, UNIT = 12, 4
 #: Documents of these catalogs take up to 4,000 tokens: cut short here, which marks rows and changes nothing else.
-SMALL = ["decode.max_document_tokens=96", "decode.max_value_tokens=4", "pool.threads=1", f"units.rows={UNIT}"]
+SMALL = ["decode.max_document_tokens=96", "pool.threads=1", f"units.rows={UNIT}"]
 SMALL += ["limits.max_error_rate=1"]  # these catalogs have rows without text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from jobs.blind import Answers, Sample, answer, draw, spread
-from jobs.dataset import BenchmarkRow
+from jobs.blind.questions import Answers, Sample, answer, draw, spread
+from jobs.scores.dataset import BenchmarkRow
 
 CATEGORIES = ["Shoes"] * 30 + ["Tea"] * 10
 ROWS = [BenchmarkRow(f"text {n}", category, {}) for n, category in enumerate(CATEGORIES)]

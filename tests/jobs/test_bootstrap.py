@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jobs.bootstrap import LEVEL, RESAMPLES, SEED, Difference, Interval, difference, interval, resample
-from jobs.scoring import Scores
+from jobs.scores.bootstrap import LEVEL, RESAMPLES, SEED, Difference, Interval, difference, interval, resample
+from jobs.scores.scoring import Scores
 
 TINY = [Scores(vc=2, vw=1), Scores(vn=3, nv=1, extra=2), Scores(vc=1, nn=4, extra=1)]
 

@@ -12,14 +12,14 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 from typer.testing import CliRunner, Result
 
-from jobs.bootstrap import difference
-from jobs.breakdown import Part
 from jobs.cli import app
 from jobs.compare import side_by_side
-from jobs.dataset import read_benchmark
 from jobs.evaluate import write_results
-from jobs.quality import assess
-from jobs.scoring import Scores
+from jobs.scores.bootstrap import difference
+from jobs.scores.breakdown import Part
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.quality import assess
+from jobs.scores.scoring import Scores
 from tests.jobs.test_dataset import row, write
 
 ROWS = 40

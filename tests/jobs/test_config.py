@@ -13,6 +13,7 @@ from pipeline.checked import ConfigError
 from pipeline.compose import compose, load_schemas
 from pipeline.config import load_config
 from pipeline.job import JobError
+from pipeline.models import DEFAULT_MODEL
 
 BASE = """
 input: {path: in}
@@ -123,7 +124,7 @@ def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     job = compose(load_config(path, overrides), path)
 
     assert (job.decoder.settings.layout, job.decoder.settings.max_slots) == (Layout.GAPS, 7)
-    assert (job.decoder.model.name, job.decoder.model.dtype) == ("smollm2-135m", "float32")
+    assert (job.decoder.model.name, job.decoder.model.dtype) == (DEFAULT_MODEL, "float32")
     assert job.inputs == ("a", "b")
     assert (job.pool.cpus, job.price_per_hour) == (2, 3)
 

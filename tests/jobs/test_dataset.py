@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.dataset import read_benchmark
+from jobs.scores.dataset import read_benchmark
 from pipeline.job import JobError
 
 

@@ -29,7 +29,7 @@ def test_extract_ends_with_one_json_object_and_a_second_run_calls_no_model(tmp_p
         "12",
         "--json",
     ]
-    arguments += ["--set", "pool.threads=1", "--set", "decode.max_value_tokens=6"]
+    arguments += ["--set", "pool.threads=1"]
     arguments += ["--set", "limits.max_error_rate=1"]
 
     first = hpd(*arguments)

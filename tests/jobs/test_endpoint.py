@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from jobs import endpoint as module
-from jobs.asking import AnswerError, Limits, Question, ask_all, json_object
-from jobs.endpoint import Answer, Endpoint, EndpointError, EndpointRefused, retry_after
-from jobs.journal import Entry, Journal, Spent
+from jobs.remote import endpoint as module
+from jobs.remote.asking import AnswerError, Limits, Question, ask_all, json_object
+from jobs.remote.endpoint import Answer, Endpoint, EndpointError, EndpointRefused, retry_after
+from jobs.remote.journal import Entry, Journal, Spent
 from pipeline.job import JobError
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 

@@ -13,9 +13,9 @@ from hpd_core.prompt import EncodedDocument, PromptError
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
 from jobs.benchmark import Lengths, inputs, work
-from jobs.dataset import BenchmarkRow, read_benchmark
 from jobs.decoders import OneByOne
 from jobs.evaluate import CHUNK, extract_chunks, prediction, write_results
+from jobs.scores.dataset import BenchmarkRow, read_benchmark
 from tests.jobs.test_dataset import row, write
 
 
@@ -119,7 +119,7 @@ def test_one_by_one_hands_over_each_document_with_its_answers() -> None:
 
 
 def read_schema() -> object:
-    from jobs.dataset import category_schemas
+    from jobs.scores.dataset import category_schemas
 
     return category_schemas([BenchmarkRow("x", "Tea", {"A": ("1",), "B": ("2",)})], "x")["Tea"]
 
@@ -130,7 +130,7 @@ def test_scores_of_real_files_agree_with_the_reference_scorer(
     import subprocess
     import sys
 
-    from jobs.scoring import score
+    from jobs.scores.scoring import score
 
     gold_file = real_data("ave/ae-110k/test.jsonl")
     data = read_benchmark(gold_file)

@@ -16,7 +16,7 @@ from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import fingerprint
 from jobs.cli import app
-from jobs.labelled import data_fingerprint, read_labelled
+from jobs.training.labelled import data_fingerprint, read_labelled
 from pipeline.job import JobError
 from tests.core.tiny_folder import write_tiny_model
 from tests.jobs.test_dataset import row, write
@@ -96,7 +96,7 @@ def test_the_prompt_of_training_shows_the_declared_schema(hpd: Finetune, files: 
     declared = files["out"].parent / "schemas.yaml"
     declared.write_text("shoes: {attributes: [Brand, {name: Color, values: [red, tan, sky]}]}")
     code, facts, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
-    assert code == 0 and facts["schemas"] == ["schemas.yaml"], text
+    assert code == 0 and facts["schemas"] == [f"{declared.parent.name}/schemas.yaml"], text
     declared.write_text("shoes: {attributes: [Brand]}")
     code, _, text = hpd("--epochs", "1", "--rank", "4", "--schemas", str(declared))
     assert code == 2 and "names ['Color'], not in schema 'shoes'" in text
@@ -113,11 +113,27 @@ def test_a_model_is_trained_scored_and_saved(hpd: Finetune, files: dict[str, Pat
     assert facts["rows"] == 20 and facts["step"] == 8 and len(facts["scores"]) == 2
     recorded = json.loads((files["out"] / "adapter" / "hpd.json").read_text())
     assert (recorded["decoder"], recorded["layout"], recorded["visibility"]) == way
-    assert recorded["training"]["datasets"] == ["train.jsonl"] and str(files["out"].parent) not in str(
-        recorded["training"]
-    )
+    assert recorded["training"]["datasets"] == [f"{files['train'].parent.name}/train.jsonl"]
+    assert str(files["out"].parent) not in str(recorded["training"])
     lines = [json.loads(line) for line in (files["out"] / "log.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) == 8 and sum("strict_f1" in line for line in lines) == 2
+
+
+def test_two_workers_train_what_one_trains(hpd: Finetune, files: dict[str, Path]) -> None:
+    """Ray Train with two CPU workers; validation, adapter, log and resume are those of one process."""
+    options = ("--epochs", "2", "--rank", "4", "--lr", "0.01")
+    code, alone, text = hpd(*options)
+    assert code == 0, text
+    losses = [line["loss"] for line in map(json.loads, (files["out"] / "log.jsonl").open()) if "loss" in line]
+    files["out"] = files["out"].with_name("together")
+    code, together, text = hpd(*options, "--workers", "2")
+    assert code == 0, text
+    assert together["scores"] == pytest.approx(alone["scores"]) and together["step"] == alone["step"]
+    log = [line["loss"] for line in map(json.loads, (files["out"] / "log.jsonl").open()) if "loss" in line]
+    assert log == pytest.approx(losses, rel=1e-3)
+    assert (files["out"] / "adapter" / "adapter_model.safetensors").is_file()
+    code, _, text = hpd(*options, "--workers", "2")
+    assert code == 2 and "resume that run" in text
 
 
 def test_a_trained_adapter_answers(hpd: Finetune, files: dict[str, Path]) -> None:

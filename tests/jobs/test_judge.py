@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from jobs import endpoint as module
-from jobs.asking import AnswerError
 from jobs.cli import app
-from jobs.dataset import BenchmarkRow, read_benchmark
 from jobs.evaluate import write_results
-from jobs.judgement import (
+from jobs.remote import endpoint as module
+from jobs.remote.asking import AnswerError
+from jobs.remote.judgement import (
     OF_NONE,
     OF_VALUE,
     Agreement,
@@ -27,7 +26,8 @@ from jobs.judgement import (
     judged_facts,
     verdicts_of,
 )
-from jobs.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
+from jobs.remote.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
+from jobs.scores.dataset import BenchmarkRow, read_benchmark
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 from tests.jobs.test_dataset import row, write
 

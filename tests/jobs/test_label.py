@@ -19,12 +19,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from jobs import endpoint as module
-from jobs.asking import AnswerError
 from jobs.cli import app
-from jobs.dataset import read_benchmark
-from jobs.labelled import read_labelled
-from jobs.labels import Kept, benchmark_line, label_question, labels_of
+from jobs.remote import endpoint as module
+from jobs.remote.asking import AnswerError
+from jobs.remote.labels import Kept, benchmark_line, label_question, labels_of
+from jobs.scores.dataset import read_benchmark
+from jobs.training.labelled import read_labelled
 from pipeline.compose import schemas_by_category
 from pipeline.config import SchemasConfig
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving

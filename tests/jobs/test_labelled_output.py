@@ -17,7 +17,7 @@ from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
-from jobs.labelled import Reading, read_labelled
+from jobs.training.labelled import Reading, read_labelled
 from pipeline.job import JobError, OutputOptions, UnitCaps
 from pipeline.reader import CatalogReader
 from pipeline.run import run

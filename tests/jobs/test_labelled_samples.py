@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hpd_core.schema import Schema
-from jobs.dataset import ABSENT, BenchmarkRow, read_benchmark
+from jobs.scores.dataset import ABSENT, BenchmarkRow, read_benchmark
 from pipeline.compose import schemas_by_category
 from pipeline.config import SchemasConfig
 

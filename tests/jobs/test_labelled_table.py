@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpd_core.examples import Labelled
-from jobs.labelled import Kind, Reading, kind_of, read_labelled
-from jobs.labelled_table import BATCH_ROWS
+from jobs.training.labelled import Kind, Reading, kind_of, read_labelled
+from jobs.training.labelled_table import BATCH_ROWS
 from pipeline.job import JobError
 from tests.jobs.test_dataset import row as benchmark_row
 from tests.jobs.test_dataset import write as write_benchmark

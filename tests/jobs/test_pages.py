@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 from hpd_core.rows import Counts, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
 from jobs.cli import app
-from jobs.dataset import read_benchmark
-from jobs.pages import EXAMPLES, KINDS, report_page, shortened, write_page
-from jobs.quality import assess
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.pages import EXAMPLES, KINDS, report_page, shortened, write_page
+from jobs.scores.quality import assess
 from tests.jobs.test_dataset import row, write
 
 HOSTILE = "<script>alert('x')</script> & \"boot\""
@@ -154,7 +154,7 @@ def test_examples_are_few_and_long_texts_are_cut(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_error_is_on_the_page() -> None:
-    from jobs.errors import ErrorKind
+    from jobs.scores.errors import ErrorKind
 
     assert set(KINDS) == set(ErrorKind)
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from jobs.breakdown import Part, by_attribute, by_category
-from jobs.dataset import BenchmarkRow
-from jobs.errors import ErrorKind, SlotError, error_counts, examples, overlap, slot_errors
-from jobs.quality import assess
-from jobs.scoring import Scores
+from jobs.scores.breakdown import Part, by_attribute, by_category
+from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.errors import ErrorKind, SlotError, error_counts, examples, overlap, slot_errors
+from jobs.scores.quality import assess
+from jobs.scores.scoring import Scores
 
 ROWS = [
     BenchmarkRow("Diesel sneaker, red", "Shoes", {"Brand": ("Diesel",), "Color": ("red",), "Size": ("n/a",)}),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.scoring import Scores, score
+from jobs.scores.scoring import Scores, score
 
 GOLD = [
     {"Brand": ("Diesel",), "Color": ("n/a",), "Size": ("10",)},

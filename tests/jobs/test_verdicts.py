@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.verdicts import Reviewer, Tally, Vote, agreements, ballots, kappa, majority, share_interval, sign_test
+from jobs.blind.verdicts import Reviewer, Tally, Vote, agreements, ballots, kappa, majority, share_interval, sign_test
 
 
 def reviewer(name: str, votes: dict[int, Vote]) -> Reviewer:

@@ -12,9 +12,9 @@ from hpd_core.grounding import SourceText
 from hpd_core.normal import is_null
 from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from jobs.asking import AnswerError, Question, check_keys, json_object
-from jobs.dataset import ABSENT
-from jobs.prompts import rendered
+from jobs.remote.asking import AnswerError, Question, check_keys, json_object
+from jobs.remote.prompts import rendered
+from jobs.scores.dataset import ABSENT
 
 
 class Kept(StrEnum):

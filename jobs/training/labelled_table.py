@@ -15,7 +15,7 @@ from hpd_core.examples import Labelled
 from hpd_core.reading import ValueStatus, read
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.writing import written
-from jobs.tally import Known, Tally
+from jobs.training.tally import Known, Tally
 from pipeline.compose import catalog_reader
 from pipeline.config import load_config
 from pipeline.job import JobError, OutputOptions, RowFault, UnitCaps

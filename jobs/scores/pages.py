@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from jobs.errors import ErrorKind, SlotError, error_counts, examples
+from jobs.scores.errors import ErrorKind, SlotError, error_counts, examples
 
 #: Examples shown per kind of error.
 EXAMPLES = 10

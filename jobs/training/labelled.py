@@ -13,10 +13,10 @@ from typing import Any
 from hpd_core.examples import Labelled
 from hpd_core.schema import Document, Schema
 from jobs.console import say
-from jobs.dataset import ABSENT, BenchmarkRow, category_schemas, read_benchmark
-from jobs.labelled_output import read_output
-from jobs.labelled_table import read_table
-from jobs.tally import Tally, one_line
+from jobs.scores.dataset import ABSENT, BenchmarkRow, category_schemas, read_benchmark
+from jobs.training.labelled_output import read_output
+from jobs.training.labelled_table import read_table
+from jobs.training.tally import Tally, one_line
 from pipeline.job import JobError
 from pipeline.resume import RUN
 from pipeline.storage import PARQUET_SUFFIXES, Storage, explained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.journal import Spent
+from jobs.remote.journal import Spent
 from pipeline.job import JobError
 from pipeline.prices import hosted_prices
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.scoring import Scores
+from jobs.scores.scoring import Scores
 
 IntArray = NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.blind import Key
-from jobs.bootstrap import Interval, middle, row_draws
+from jobs.blind.questions import Key
+from jobs.scores.bootstrap import Interval, middle, row_draws
 from pipeline.checked import checked
 from pipeline.job import JobError
 

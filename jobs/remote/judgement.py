@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from jobs.asking import AnswerError, Question, check_keys, json_object
-from jobs.dataset import BenchmarkRow
-from jobs.prompts import rendered
-from jobs.scoring import NO_VALUE, Outcome, outcomes
+from jobs.remote.asking import AnswerError, Question, check_keys, json_object
+from jobs.remote.prompts import rendered
+from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.scoring import NO_VALUE, Outcome, outcomes
 
 
 class Verdict(StrEnum):

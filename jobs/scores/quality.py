@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.bootstrap import LEVEL, METRICS, RESAMPLES, SEED, Interval, interval, resample
-from jobs.breakdown import Part, by_attribute, by_category
-from jobs.dataset import BenchmarkRow
-from jobs.errors import SlotError, error_counts, slot_errors
-from jobs.scoring import Scores, score_rows
+from jobs.scores.bootstrap import LEVEL, METRICS, RESAMPLES, SEED, Interval, interval, resample
+from jobs.scores.breakdown import Part, by_attribute, by_category
+from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.errors import SlotError, error_counts, slot_errors
+from jobs.scores.scoring import Scores, score_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jobs.dataset import ABSENT, BenchmarkRow
-from jobs.scoring import Outcome, outcomes
+from jobs.scores.dataset import ABSENT, BenchmarkRow
+from jobs.scores.scoring import Outcome, outcomes
 
 _WORD = re.compile(r"\w+")
 

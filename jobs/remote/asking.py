@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 
-from jobs.endpoint import Endpoint, EndpointError, EndpointRefused
-from jobs.journal import Entry, Journal, Spent
+from jobs.remote.endpoint import Endpoint, EndpointError, EndpointRefused
+from jobs.remote.journal import Entry, Journal, Spent
 
 #: Seconds between two lines about the progress.
 _LINE_EVERY = 5.0

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from jobs.asking import AnswerError, Question, check_keys, json_object
-from jobs.dataset import BenchmarkRow
-from jobs.judgement import has_value
-from jobs.prompts import rendered
+from jobs.remote.asking import AnswerError, Question, check_keys, json_object
+from jobs.remote.judgement import has_value
+from jobs.remote.prompts import rendered
+from jobs.scores.dataset import BenchmarkRow
 
 
 class Choice(StrEnum):

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.dataset import BenchmarkRow
-from jobs.scoring import NO_VALUE
+from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.scoring import NO_VALUE
 
 Answers = Mapping[str, str | None]
 Side = Literal["A", "B"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.dataset import BenchmarkRow
-from jobs.scoring import Outcome, Scores, outcomes, tally
+from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.scoring import Outcome, Scores, outcomes, tally
 
 
 @dataclass(frozen=True, slots=True)

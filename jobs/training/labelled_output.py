@@ -14,8 +14,8 @@ from hpd_core.reading import ValueStatus, read
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, ValueType
 from hpd_core.writing import written
-from jobs.labelled_table import batches, output_columns
-from jobs.tally import Known, Tally
+from jobs.training.labelled_table import batches, output_columns
+from jobs.training.tally import Known, Tally
 from pipeline.job import JobError, OutputOptions, RowFault
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.output import OUTPUT_VERSION, OutputColumns

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.endpoint import Endpoint, key_of
+from jobs.remote.endpoint import Endpoint, key_of
 from pipeline.job import JobError
 
 #: Sent with every request unless `--request` says otherwise.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.dataset import Benchmark
+from jobs.scores.dataset import Benchmark
 from pipeline.job import JobError
 
 

@@ -1,0 +1,1 @@
+"""Two runs compared by people who do not know which is which."""

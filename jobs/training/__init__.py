@@ -1,0 +1,1 @@
+"""What may be learned: benchmark files, Parquet with attribute columns, the output of `hpd extract`."""

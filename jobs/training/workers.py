@@ -1,0 +1,62 @@
+"""Several processes of a Ray cluster that train one model. The one file that knows Ray Train."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from jobs.training.student import Work, train
+from pipeline.job import JobError
+
+if TYPE_CHECKING:
+    from hpd_core.finetune import Progress
+
+
+def train_together(work: Work, workers: int, gpus: float, *, resume: bool = False) -> Progress:
+    """`train` on so many Ray Train workers with so many GPUs each; steps are those of one process.
+
+    The folder must be one that all of them see. Raises JobError with the reason of the worker that failed.
+    """
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    if not ray.is_initialized():
+        ray.init(log_to_driver=True, logging_level="warning")
+    cpus = float(ray.cluster_resources().get("CPU", 0))
+    each = {"CPU": min(float(work.threads or 1), cpus / workers)} | ({"GPU": gpus} if gpus else {})
+    trainer = TorchTrainer(
+        _worker,
+        train_loop_config={"work": work, "resume": resume},
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus > 0, resources_per_worker=each),
+        run_config=RunConfig(name="workers", storage_path=str(work.folder)),
+    )
+    from hpd_core.finetune import Progress
+
+    try:
+        result = trainer.fit()
+    except Exception as error:  # Ray Train wraps what a worker raised, several layers deep
+        raise JobError(f"training on {workers} workers failed: {_reason(error)}") from error
+    finally:
+        ray.shutdown()
+    assert result.metrics is not None, "every worker reports before it ends"
+    return Progress(**result.metrics["progress"])
+
+
+def _worker(config: dict[str, Any]) -> None:
+    import ray.train
+    from ray.train.torch import get_device
+
+    from hpd_core.peers import Group
+
+    device = get_device()
+    assert not isinstance(device, list), "a worker has one device"
+    progress = train(replace(config["work"], device=str(device)), Group(device), resume=config["resume"])
+    ray.train.report({"progress": asdict(progress)})
+
+
+def _reason(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

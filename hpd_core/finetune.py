@@ -72,16 +72,24 @@ class TrainingSettings:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run is: optimizer steps done, validation score of every finished epoch, the best of them."""
+    """Where a run is: optimizer steps done, validation score of every finished epoch, the best of them.
+
+    A score is None where nothing validates.
+    """
 
     step: int = 0
-    scores: list[float] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=list)
     best_epoch: int | None = None
     stopped: str = ""
 
     @property
     def best(self) -> float | None:
         return None if self.best_epoch is None else self.scores[self.best_epoch]
+
+
+def stored_progress(folder: Path) -> Progress:
+    """How far the run in `folder` had come when it last wrote its checkpoint."""
+    return Progress(**torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)["progress"])
 
 
 class Trainer:
@@ -213,7 +221,7 @@ class Trainer:
         started = time.perf_counter()
         figures = dict(self._validate()) if self._validate is not None and self._is_first else {}
         score = self._peers.from_first(figures.get("score", float("nan")))
-        progress.scores.append(score)
+        progress.scores.append(None if self._validate is None else score)
         if self._validate is not None and (progress.best is None or score > progress.best):
             progress.best_epoch = epoch
             if self._save is not None and self._is_first:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
+from hpd_core.schema import Schema
 from hpd_core.settings import Layout, Prompting, Visibility
 from jobs.console import command, output, run_alone
 from jobs.evaluate import decoder_spec
@@ -88,7 +90,11 @@ def finetune(
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=recipe.COMPACT)
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
-    declared = {c: s for path in schemas or () for c, s in schemas_by_category(_file(path), ".").items()}
+    if workers > 1 and device != "auto":
+        raise JobError(f"--device {device}: each of several workers takes the device that Ray gives it")
+    if workers == 1 and gpus:
+        raise JobError("--gpus: is for --workers; one process takes the device that --device names")
+    declared = _declared(schemas or ())
     reading = Reading(job, min_confidence, unfinished)
     labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
     judge = read_benchmark(validation) if validation else None
@@ -96,7 +102,7 @@ def finetune(
 
     settings = TrainingSettings(
         epochs=epochs,
-        learning_rate=lr or (LORA_RATE if rank else FULL_RATE),
+        learning_rate=lr if lr is not None else LORA_RATE if rank else FULL_RATE,
         decay=decay,  # type: ignore[arg-type]
         patience=patience,
         max_steps=max_steps,
@@ -143,8 +149,15 @@ def _named(data: Path | str) -> str:
     return "/".join(whole.rstrip("/").split("/")[-2:])
 
 
-def _file(path: Path) -> SchemasConfig:
-    return SchemasConfig(file=str(path))
+def _declared(files: Sequence[Path]) -> dict[str, Schema]:
+    """{category: its schema} of all files. Raises JobError where two of them declare one category."""
+    found: dict[str, tuple[Schema, Path]] = {}
+    for path in files:
+        for category, schema in schemas_by_category(SchemasConfig(file=str(path)), ".").items():
+            if category in found:
+                raise JobError(f"--schemas: category {category!r} is declared by {found[category][1]} and by {path}")
+            found[category] = schema, path
+    return {category: schema for category, (schema, _) in found.items()}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpd_core import recipe
 from hpd_core.schema import Attribute, Schema, SchemaError
 from hpd_core.settings import DecoderSpec
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
@@ -39,11 +40,13 @@ def compose(
     try:
         reader = catalog_reader(config, origin)
         keep = config.output.keep
+        decoder = DecoderSpec(config.model, config.decode, config.prompt)
+        recipe.check(decoder)
         run = config.run.model_dump()
         return JobSpec(
             inputs=paths,
             output=target,
-            decoder=DecoderSpec(config.model, config.decode, config.prompt),
+            decoder=decoder,
             reader=reader,
             schemas=tuple(reader.declared().values()),
             input_storage=config.input.storage,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.training.student import Work, train
@@ -31,28 +31,27 @@ def train_together(work: Work, workers: int, gpus: float, *, resume: bool = Fals
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus > 0, resources_per_worker=each),
         run_config=RunConfig(name="workers", storage_path=str(work.folder)),
     )
-    from hpd_core.finetune import Progress
-
     try:
-        result = trainer.fit()
+        trainer.fit()
     except Exception as error:  # Ray Train wraps what a worker raised, several layers deep
         raise JobError(f"training on {workers} workers failed: {_reason(error)}") from error
     finally:
         ray.shutdown()
-    assert result.metrics is not None, "every worker reports before it ends"
-    return Progress(**result.metrics["progress"])
+    from hpd_core.finetune import stored_progress
+
+    return stored_progress(
+        work.folder
+    )  # Ray Train 2.60 hands back no metrics that came without a checkpoint of its own
 
 
 def _worker(config: dict[str, Any]) -> None:
-    import ray.train
     from ray.train.torch import get_device
 
     from hpd_core.peers import Group
 
     device = get_device()
     assert not isinstance(device, list), "a worker has one device"
-    progress = train(replace(config["work"], device=str(device)), Group(device), resume=config["resume"])
-    ray.train.report({"progress": asdict(progress)})
+    train(replace(config["work"], device=str(device)), Group(device), resume=config["resume"])
 
 
 def _reason(error: BaseException) -> str:

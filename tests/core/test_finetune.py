@@ -56,6 +56,7 @@ def test_the_loss_falls_and_the_log_says_so(tmp_path):
     progress = run.run()
     log = log_of(tmp_path)
     assert progress.step == len(log) == 24 and progress.stopped == "done"
+    assert progress.scores == [None] * 6 and progress.best is None
     assert log[-1]["loss"] < 0.8 * log[0]["loss"]
     assert [line["step"] for line in log] == list(range(1, 25))
 

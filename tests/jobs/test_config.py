@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpd_core import recipe
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 from pipeline.checked import ConfigError
 from pipeline.compose import compose, load_schemas
 from pipeline.config import load_config
 from pipeline.job import JobError
-from pipeline.models import DEFAULT_MODEL
 
 BASE = """
 input: {path: in}
@@ -114,6 +112,7 @@ def test_a_wrong_override_is_named_as_such(tmp_path: Path, override: str, messag
 
 def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     overrides = [
+        "model=smollm2-135m",
         "decode.layout=gaps",
         "pool.cpus=2",
         "model.dtype=float32",
@@ -124,7 +123,7 @@ def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     job = compose(load_config(path, overrides), path)
 
     assert (job.decoder.settings.layout, job.decoder.settings.max_slots) == (Layout.GAPS, 7)
-    assert (job.decoder.model.name, job.decoder.model.dtype) == (DEFAULT_MODEL, "float32")
+    assert (job.decoder.model.name, job.decoder.model.dtype) == ("smollm2-135m", "float32")
     assert job.inputs == ("a", "b")
     assert (job.pool.cpus, job.price_per_hour) == (2, 3)
 
@@ -178,9 +177,10 @@ def test_a_job_decodes_as_its_model_was_trained_but_for_what_it_gives(tmp_path: 
     assert spec.template.system == "as trained"
     assert spec.model.prompting is Prompting.PLAIN
     assert spec.settings == DecodeSettings(layout=Layout.GAPS, max_value_tokens=9, max_slots=7)
-    recipe.check(spec)
-    changed = compose(load_config(path, ["decode.max_value_tokens=5", "prompt.system=x"]), path).decoder
-    assert (changed.settings.max_value_tokens, changed.settings.layout, changed.template.system) == (5, "gaps", "x")
+    changed = load_config(path, ["decode.max_value_tokens=5", "prompt.system=x"])
+    assert (changed.decode.max_value_tokens, changed.decode.layout, changed.prompt.system) == (5, "gaps", "x")
+    with pytest.raises(ConfigError, match=r"job.yaml: .*tuned: .*max_value_tokens is 5, trained with 9"):
+        compose(changed, path)
 
 
 def test_a_lost_adapter_is_named_with_the_model(tmp_path: Path) -> None:

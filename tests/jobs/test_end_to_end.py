@@ -62,7 +62,7 @@ def test_evaluate_writes_predictions_and_scores(tmp_path: Path, decoder: str) ->
     )
     done = hpd(
         "evaluate", "--dataset", data, "--output", tmp_path / "o", "--decoder", decoder, "--max-value-tokens", "8",
-        "--threads", "1", "--json",
+        "--model", "smollm2-135m", "--threads", "1", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads((tmp_path / "o" / "scores.json").read_text())
@@ -70,6 +70,21 @@ def test_evaluate_writes_predictions_and_scores(tmp_path: Path, decoder: str) ->
     assert sum(scores["counts"].values()) == 3
     predictions = [json.loads(line) for line in (tmp_path / "o" / "predictions.jsonl").read_text().splitlines()]
     assert [list(p) for p in predictions] == [["Brand", "Gender"], ["Brand"]]
+
+
+def test_the_default_model_knows_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    data = write(
+        tmp_path / "x.jsonl",
+        row("Diesel Men's Exposure High-Top Sneaker", "Shoes", Brand="Diesel", Gender="Men's", Size="n/a"),
+        row("Tazo Zen Green Tea, 20 bags", "Tea", Brand="Tazo", Roast="n/a"),
+        row("Crocs Women's Jayna Ballet Flat,Nautical Navy,4 M US", "Shoes", Brand="Crocs", Gender="Women's"),
+    )
+    done = hpd("evaluate", "--dataset", data, "--output", tmp_path / "o", "--threads", "1", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    shoe, tea, flat = map(json.loads, (tmp_path / "o" / "predictions.jsonl").read_text().splitlines())
+    assert shoe == {"Brand": "Diesel", "Gender": "Men's", "Size": None}
+    assert tea == {"Brand": "Tazo", "Roast": None}
+    assert (flat["Brand"], flat["Gender"]) == ("Crocs", "Women's")
 
 
 def test_benchmark_counts_the_steps_that_it_predicts(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class TestLabelled:
 
 
 def test_the_fingerprint_of_the_data_is_that_of_the_whole_at_once() -> None:
-    """Checkpoints of earlier versions carry it."""
+    """Hashed row by row, it is the digest of all rows in one piece."""
     schema = Schema("x", (Attribute("Größe"), Attribute("Fit", values=("wide",))))
     rows = [Labelled(Document(f'"{n}" ü', schema), {"Größe": (str(n),), "Fit": ()}) for n in range(3)]
     facts = {"recipe": "r", "facts": {"seed": 1, "datasets": ["ä.jsonl"]}}
@@ -134,6 +134,26 @@ def test_two_workers_train_what_one_trains(hpd: Finetune, files: dict[str, Path]
     assert (files["out"] / "adapter" / "adapter_model.safetensors").is_file()
     code, _, text = hpd(*options, "--workers", "2")
     assert code == 2 and "resume that run" in text
+    code, again, text = hpd(*options, "--workers", "2", "--resume")
+    assert code == 0 and again["step"] == alone["step"], text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--gpus", "1"), "--gpus: is for --workers"),
+        (("--workers", "2", "--device", "cpu"), "--device cpu: each of several workers"),
+        (("--lr", "0"), "learning_rate"),
+        (("--schemas", "{a}", "--schemas", "{a}"), "category 'shoes' is declared by"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    hpd: Finetune, files: dict[str, Path], options: tuple[str, ...], message: str
+) -> None:
+    declared = files["out"].parent / "schemas.yaml"
+    declared.write_text("shoes: {attributes: [Brand, Color]}")
+    code, _, text = hpd(*(option.format(a=declared) for option in options))
+    assert code == 2 and message in text
 
 
 def test_a_trained_adapter_answers(hpd: Finetune, files: dict[str, Path]) -> None:

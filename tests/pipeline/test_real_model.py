@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpd_core import recipe
 from hpd_core.rows import RowStatus
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
 from hpd_core.source import ModelNotFoundError, locate
@@ -77,7 +79,8 @@ def test_a_small_model_answers_as_it_does_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_default_model_answers_as_it_does_alone(tmp_path: Path) -> None:
-    spec = DecoderSpec(model_spec(DEFAULT_MODEL), DecodeSettings(max_value_tokens=8, max_document_tokens=100))
+    spec = recipe.decoder_spec(model_spec(DEFAULT_MODEL))
+    spec = replace(spec, settings=replace(spec.settings, max_document_tokens=100))
     try:
         locate(spec.model)
     except ModelNotFoundError as e:

@@ -25,7 +25,7 @@ _NO_BLANKS = re.compile(
 )
 #: What has no width and joins nothing: a word may end before it, as it may before what follows it.
 _LOOSE = INVISIBLE.replace("\u200d", "")
-#: Least letters that are left of a word which a value cuts: "schuh" in "Lederschuhe" is meant, "red" in "Hundred" is not.
+#: Least letters of a word that a value may cut out: "schuh" in "Lederschuhe" is meant, "red" in "Hundred" is not.
 _PART_LETTERS = 4
 
 

@@ -96,7 +96,7 @@ def test_the_prompt_says_how_to_write_several_values(spec):
 def test_no_value_of_several_lines_can_be_taught_or_forced(spec, end):
     encoder = PromptEncoder.from_spec(spec)
     for text in (f"tan{end}shoe", f"tan{end}", end):
-        with pytest.raises(PromptError, match="value .* of 'Brand' has more than one line"):
+        with pytest.raises(PromptError, match=r"value .* of 'Brand' has more than one line"):
             encoder.value_ids(Attribute("Brand"), text)
 
 

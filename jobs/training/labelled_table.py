@@ -117,7 +117,12 @@ def cell_texts(attribute: Attribute, cell: object, tally: Tally, where: str) -> 
     texts, wrong = [], False
     items = [i for i in (cell if isinstance(cell, list) else [cell]) if i is not None and i == i]  # i != i: NaN
     for item in [items] if attribute.many and items else items:
-        text = written(attribute, item if isinstance(item, str | int | float | date | list | dict) else plain(item))
+        try:
+            text = written(attribute, item if isinstance(item, str | int | float | date | list | dict) else plain(item))
+        except ValueError as error:
+            wrong = True
+            tally.leave_value(f"an item of {attribute.name!r} holds the separator", f"{where}: {error}")
+            continue
         status = read(attribute, text).status
         if status is ValueStatus.EXTRACTED and is_one_line(text):
             texts.append(text)

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
-from hpd_core.normal import unquote
+from hpd_core.normal import is_one_line
 from hpd_core.reading import ValueStatus, read
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, ValueType
+from hpd_core.settings import Grounding
 from hpd_core.writing import written
 from jobs.training.labelled_table import batches, output_columns
 from jobs.training.tally import Known, Tally
@@ -72,6 +73,11 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
         options = OutputOptions(**facts["output"])
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(f"{folder.path(RUN)}: does not tell text and schemas ({error!r})") from error
+    if not options.statuses and _has_grounding(facts):
+        raise JobError(
+            f"{uri}: extracted with grounding and without statuses, so that a value that was not found in the text "
+            "looks like one that was, or like an absence: extract with output.statuses"
+        )
     if version != OUTPUT_VERSION:
         raise JobError(f"{folder.path(RUN)}: output version {version}; this version reads {OUTPUT_VERSION}")
     if threshold is not None and not options.confidence:
@@ -80,6 +86,12 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
         raise JobError(f"{uri}: not finished (no _SUCCESS): run `hpd extract` to its end, or give --unfinished")
     columns = output_columns(reader, options)
     return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold)
+
+
+def _has_grounding(facts: Cells) -> bool:
+    """run.json names `grounding` only where it is on."""
+    settings = (facts.get("decoder") or {}).get("settings") or {}
+    return settings.get("grounding", Grounding.OFF) != Grounding.OFF
 
 
 def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
@@ -116,6 +128,9 @@ def _known(teacher: Teacher, document: Document, row: Cells, tally: Tally, where
         known = cell.known()
         if known is None:
             tally.leave_value(f"{cell.status or 'null'}, which is no value and no certain absence", where)
+        elif not all(map(is_one_line, known)):
+            known = None
+            tally.leave_value("a value has more than one line", where)
         elif teacher.threshold is not None and (cell.confidence is None or cell.confidence < teacher.threshold):
             known = None
             tally.leave_value(f"confidence below {teacher.threshold:g}", where)
@@ -167,6 +182,7 @@ class Cell:
         return () if absent else None
 
     def _text(self) -> str:
-        """As the teacher wrote it, "42,5" rather than 42.5, without quotes; closed values as in the list."""
+        """As the teacher wrote it, "42,5" rather than 42.5, without quotes; closed values as in the list, several as
+        `written` has them."""
         closed = bool(self.attribute.values)
-        return written(self.attribute, self.value) if closed or self.raw is None else unquote(self.raw)
+        return written(self.attribute, self.value if closed or self.raw is None else self.raw)

@@ -158,8 +158,7 @@ class PromptEncoder:
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
         """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max.
 
-        Raises PromptError for a text of several lines: only its first one could ever be read back.
-        """
+        Raises PromptError for a text of several lines: only the first could be read back."""
         if not text:
             return [self.newline_id]
         if not is_one_line(text):

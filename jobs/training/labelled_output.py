@@ -31,7 +31,8 @@ Cells = Mapping[str, Any]
 class Teacher:
     """An output folder opened for reading. records: its committed units; fingerprint: of the job that run.json tells.
 
-    threshold: least confidence of what is taught; None teaches whatever was found.
+    threshold: least confidence of what is taught; None teaches whatever was found. grounded: values were looked up in
+    their text, or held to it.
     """
 
     folder: OutputFolder
@@ -40,6 +41,7 @@ class Teacher:
     records: tuple[UnitRecord, ...]
     fingerprint: str
     threshold: float | None
+    grounded: bool
 
 
 def read_output(
@@ -73,7 +75,8 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
         options = OutputOptions(**facts["output"])
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(f"{folder.path(RUN)}: does not tell text and schemas ({error!r})") from error
-    if not options.statuses and _has_grounding(facts):
+    grounded = _has_grounding(facts)
+    if grounded and not options.statuses:
         raise JobError(
             f"{uri}: extracted with grounding and without statuses, so that a value that was not found in the text "
             "looks like one that was, or like an absence: extract with output.statuses"
@@ -85,7 +88,7 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
     if not unfinished and not folder.is_finished():
         raise JobError(f"{uri}: not finished (no _SUCCESS): run `hpd extract` to its end, or give --unfinished")
     columns = output_columns(reader, options)
-    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold)
+    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, grounded)
 
 
 def _has_grounding(facts: Cells) -> bool:
@@ -124,9 +127,13 @@ def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
 def _known(teacher: Teacher, document: Document, row: Cells, tally: Tally, where: str) -> dict[str, Known]:
     values: dict[str, Known] = {}
     for attribute in document.schema:
-        cell = Cell.of(attribute, row, teacher.columns.column_of(document.schema, attribute))
+        column = teacher.columns.column_of(document.schema, attribute)
+        cell = Cell.of(attribute, row, column)
         known = cell.known()
-        if known is None:
+        if column is None and teacher.grounded:
+            known = None
+            tally.leave_value("only the row asked for it, and no status tells whether it was found in the text", where)
+        elif known is None:
             tally.leave_value(f"{cell.status or 'null'}, which is no value and no certain absence", where)
         elif not all(map(is_one_line, known)):
             known = None

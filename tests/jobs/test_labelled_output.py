@@ -151,6 +151,16 @@ def test_under_grounding_an_output_with_statuses_is_read(extracted: Any) -> None
     assert len(read(extracted(SURE, decoder=decoder, output_options=OutputOptions(statuses=True)))) == 1
 
 
+def test_under_grounding_attributes_without_a_status_are_not_taught(
+    extracted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = replace(SPEC, settings=replace(SPEC.settings, grounding="enforce"))
+    answers = {"Heel": ("5 cm", 0.9), "Sole": ("n/a", 0.9), "Brand": ("Acme", 0.9)}
+    (row,) = read(extracted(answers, asked=["Heel", "Sole", "Brand"], decoder=decoder))
+    assert row.values == {"Heel": None, "Sole": None, "Brand": ("Acme",)}
+    assert "2 values not taught: only the row asked for it" in capsys.readouterr().err
+
+
 def test_a_raw_text_of_several_lines_is_not_taught(extracted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = read(extracted({**SURE, "Brand": ("Ac\u2028me", 0.9)}))
     assert row.values["Brand"] is None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hpd_core.grounding import Edge, SourceText
-from hpd_core.normal import INVISIBLE
+from hpd_core.normal import INVISIBLE, LINE_ENDS
 from hpd_core.reading import is_copied
 from hpd_core.schema import SEPARATOR, Schema
 from hpd_core.vocabulary import Vocabulary
@@ -97,7 +97,7 @@ class CopyConstraint:
 
     def _lay_document(self, source: SourceText, many: bool) -> tuple[set[int], set[int]]:
         """Appends the document; the places where a span begins (~index) and those where one may end."""
-        text, barriers = source.text, "\n" + SEPARATOR * many
+        text, barriers = source.text, LINE_ENDS + SEPARATOR * many
         word = [source.edge(i) is Edge.WORD for i in range(len(text) + 1)]
         ends_before = [word[i] and i > 0 and not text[i - 1].isspace() for i in range(len(text) + 1)]
         leads_on = [False] * (len(text) + 1)  # whether a span may hold this character: not the blanks of a line's end

@@ -1,7 +1,8 @@
 """Where a value stands in its own document: character offsets into the original text, in any script.
 
-A value is looked for as it is written, then under the comparable form of `normal.py`. What counts is the text: a value
-that was found under another form is reported as the document writes it, so that `text[start:end]` is the value.
+A value is looked for as it is written, then under the comparable form of `normal.py`, on one line. What counts is the
+text: a value that was found under another form is reported as the document writes it, casing included ("Schuh" in
+"Lederschuhe" is "schuh"), so that `text[start:end]` is the value.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from hpd_core.normal import INVISIBLE, NormalText, extends, strip
+from hpd_core.normal import INVISIBLE, NormalText, extends, is_one_line, strip
 
 #: One number, with its grouping or decimal signs. "38,39,40" is three of them, "1,299.00" and "15.6" are one each.
 _NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{3})+(?:[.,]\d+)?(?![.,]?\d)|(?<!\d[.,])\d+[.,]\d+(?![.,]?\d)|\d+")
@@ -24,6 +25,8 @@ _NO_BLANKS = re.compile(
 )
 #: What has no width and joins nothing: a word may end before it, as it may before what follows it.
 _LOOSE = INVISIBLE.replace("\u200d", "")
+#: Least letters of a word that a value may cut out: "schuh" in "Lederschuhe" is meant, "red" in "Hundred" is not.
+_PART_LETTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +58,19 @@ class SourceText:
         self.text = text
 
     def find(self, value: str) -> Span | None:
-        """The first place of `value`, whole words before parts of words, its own writing before another form of it.
+        """The first place of `value` on one line, whole words before parts, its own writing before another form of it.
+
+        A part may be cut out of a compound or an inflected word where both sides of the cut are letters and at least
+        four of the value are on its side: "schuh" is in "Lederschuhe", "red" not in "Hundred". A number is never cut
+        nor cut off a word, and neither is what holds one: "15 inch" is not in "15 inches", as "15 m" is not in "15 mm".
 
         None where it stands nowhere: edge blanks aside, every character counts.
         """
-        value = strip(value)
-        if not value:
-            return None
-        parts: list[Span] = []
-        for places in (self._exact, self._alike):
-            for span in places(value):
-                edge = min(self.edge(span.start), self.edge(span.end))
-                if edge is Edge.WORD:
-                    return span
-                if edge is Edge.INSIDE and not parts:
-                    parts.append(span)
-        return parts[0] if parts else None
+        return self.find_whole(value) or next((s for s in self._places(value) if self._is_part(s)), None)
 
     def find_whole(self, value: str) -> Span | None:
         """The first place of `value` as whole words on one line, its own writing before another form of it."""
-        value = strip(value)
-        for places in (self._exact, self._alike) if value else ():
-            for span in places(value):
-                whole = self.edge(span.start) is Edge.WORD and self.edge(span.end) is Edge.WORD
-                if whole and len(span.of(self.text).splitlines()) == 1:
-                    return span
-        return None
+        return next((s for s in self._places(value) if self._cuts(s) == (Edge.WORD, Edge.WORD)), None)
 
     def edge(self, i: int) -> Edge:
         """What lies between `text[i - 1]` and `text[i]`."""
@@ -101,6 +91,26 @@ class SourceText:
         if _is_wordy(before) and _is_wordy(after) and not (_NO_BLANKS.match(before) or _NO_BLANKS.match(after)):
             return Edge.INSIDE
         return Edge.WORD
+
+    def _places(self, value: str) -> Iterator[Span]:
+        """Every place of `value` that lies on one line, its own writing first."""
+        value = strip(value)
+        for places in (self._exact, self._alike) if value else ():
+            yield from (span for span in places(value) if is_one_line(span.of(self.text)))
+
+    def _cuts(self, span: Span) -> tuple[Edge, Edge]:
+        return self.edge(span.start), self.edge(span.end)
+
+    def _is_part(self, span: Span) -> bool:
+        piece, (first, last) = span.of(self.text), self._cuts(span)
+        if Edge.NONE in (first, last) or any(character.isnumeric() for character in piece):
+            return False
+        before = first is Edge.WORD or (
+            self.text[self._base(span.start - 1)].isalpha() and _letters(piece) >= _PART_LETTERS
+        )
+        after = self.text[span.end :].lstrip(_LOOSE)
+        behind = last is Edge.WORD or (after[:1].isalpha() and _letters(piece[::-1]) >= _PART_LETTERS)
+        return before and behind
 
     def _exact(self, value: str) -> Iterator[Span]:
         start = self.text.find(value)
@@ -132,6 +142,17 @@ class SourceText:
     @cached_property
     def _inside_numbers(self) -> frozenset[int]:
         return frozenset(i for m in _NUMBER.finditer(self.text) for i in range(m.start() + 1, m.end()))
+
+
+def _letters(text: str) -> int:
+    """Letters that `text` begins with; marks and what has no width do not count."""
+    count = 0
+    for character in text:
+        if character.isalpha():
+            count += 1
+        elif not extends(character):
+            break
+    return count
 
 
 def _is_wordy(character: str) -> bool:

@@ -18,6 +18,8 @@ NULL_MARKERS = frozenset(
 
 #: Characters without width: soft hyphen, zero-width blanks and joiners, direction marks, byte-order mark.
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+#: Characters that end a line, those of `str.splitlines`. A value stands on one line.
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`", "„": "“", "「": "」", "『": "』"}
 _ONE_FORM = str.maketrans(
     dict.fromkeys("‘’‚‛′＇`´", "'")
@@ -51,6 +53,11 @@ def is_null(text: str) -> bool:
 def comparable(text: str) -> str:
     """The form under which two texts are the same value: see `NormalText`; without edge blanks."""
     return NormalText.of(text).text.strip()
+
+
+def is_one_line(text: str) -> bool:
+    """Whether no character of `text` ends a line."""
+    return not any(end in text for end in LINE_ENDS)
 
 
 def clusters(text: str) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,8 @@ class Peers(Protocol):
         ...
 
     def from_first(self, number: float) -> float:
-        """What process 0 calls it with. Every process must call it; the others wait as long as process 0 takes."""
+        """What process 0 calls it with. Every process must call it; the others wait for process 0, no longer than their
+        process group allows, and fail after that."""
         ...
 
 
@@ -38,7 +39,8 @@ class Alone:
 
 
 class Group:
-    """The processes of torch's default process group, which must be set up."""
+    """The processes of torch's default process group, which must be set up with a timeout longer than any validation
+    takes: torch's own is half an hour."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self._device = distributed.get_rank(), distributed.get_world_size(), device

@@ -15,6 +15,7 @@ from typing import Any
 from hpd_core import layout as layouts
 from hpd_core import recipe, source
 from hpd_core.constraint import Allowed, constraints
+from hpd_core.normal import is_one_line
 from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 from hpd_core.untrusted import UntrustedText
@@ -155,9 +156,13 @@ class PromptEncoder:
         return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens, allowed)
 
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
-        """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max."""
+        """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max.
+
+        Raises PromptError for a text of several lines: only the first could be read back."""
         if not text:
             return [self.newline_id]
+        if not is_one_line(text):
+            raise PromptError(f"value {text!r} of {attribute.name!r} has more than one line")
         line = f"{_LINE}{attribute.name}: {text}\n"
         ids = self._cut(line, len(line) - len(text) - 2, len(line), f"value {text!r} of {attribute.name!r}")
         return list(ids[: self.settings.max_value_tokens])

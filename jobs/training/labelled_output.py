@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
-from hpd_core.normal import unquote
+from hpd_core.normal import is_one_line
 from hpd_core.reading import ValueStatus, read
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, ValueType
+from hpd_core.settings import Grounding
 from hpd_core.writing import written
 from jobs.training.labelled_table import batches, output_columns
 from jobs.training.tally import Known, Tally
@@ -30,7 +31,8 @@ Cells = Mapping[str, Any]
 class Teacher:
     """An output folder opened for reading. records: its committed units; fingerprint: of the job that run.json tells.
 
-    threshold: least confidence of what is taught; None teaches whatever was found.
+    threshold: least confidence of what is taught; None teaches whatever was found. grounded: values were looked up in
+    their text, or held to it.
     """
 
     folder: OutputFolder
@@ -39,6 +41,7 @@ class Teacher:
     records: tuple[UnitRecord, ...]
     fingerprint: str
     threshold: float | None
+    grounded: bool
 
 
 def read_output(
@@ -72,6 +75,12 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
         options = OutputOptions(**facts["output"])
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(f"{folder.path(RUN)}: does not tell text and schemas ({error!r})") from error
+    grounded = _has_grounding(facts)
+    if grounded and not options.statuses:
+        raise JobError(
+            f"{uri}: extracted with grounding and without statuses, so that a value that was not found in the text "
+            "looks like one that was, or like an absence: extract with output.statuses"
+        )
     if version != OUTPUT_VERSION:
         raise JobError(f"{folder.path(RUN)}: output version {version}; this version reads {OUTPUT_VERSION}")
     if threshold is not None and not options.confidence:
@@ -79,7 +88,13 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
     if not unfinished and not folder.is_finished():
         raise JobError(f"{uri}: not finished (no _SUCCESS): run `hpd extract` to its end, or give --unfinished")
     columns = output_columns(reader, options)
-    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold)
+    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, grounded)
+
+
+def _has_grounding(facts: Cells) -> bool:
+    """run.json names `grounding` only where it is on."""
+    settings = (facts.get("decoder") or {}).get("settings") or {}
+    return settings.get("grounding", Grounding.OFF) != Grounding.OFF
 
 
 def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
@@ -112,10 +127,17 @@ def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
 def _known(teacher: Teacher, document: Document, row: Cells, tally: Tally, where: str) -> dict[str, Known]:
     values: dict[str, Known] = {}
     for attribute in document.schema:
-        cell = Cell.of(attribute, row, teacher.columns.column_of(document.schema, attribute))
+        column = teacher.columns.column_of(document.schema, attribute)
+        cell = Cell.of(attribute, row, column)
         known = cell.known()
-        if known is None:
+        if column is None and teacher.grounded:
+            known = None
+            tally.leave_value("only the row asked for it, and no status tells whether it was found in the text", where)
+        elif known is None:
             tally.leave_value(f"{cell.status or 'null'}, which is no value and no certain absence", where)
+        elif not all(map(is_one_line, known)):
+            known = None
+            tally.leave_value("a value has more than one line", where)
         elif teacher.threshold is not None and (cell.confidence is None or cell.confidence < teacher.threshold):
             known = None
             tally.leave_value(f"confidence below {teacher.threshold:g}", where)
@@ -167,6 +189,7 @@ class Cell:
         return () if absent else None
 
     def _text(self) -> str:
-        """As the teacher wrote it, "42,5" rather than 42.5, without quotes; closed values as in the list."""
+        """As the teacher wrote it, "42,5" rather than 42.5, without quotes; closed values as in the list, several as
+        `written` has them."""
         closed = bool(self.attribute.values)
-        return written(self.attribute, self.value) if closed or self.raw is None else unquote(self.raw)
+        return written(self.attribute, self.value if closed or self.raw is None else self.raw)

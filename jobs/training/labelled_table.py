@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
+from hpd_core.normal import is_one_line
 from hpd_core.reading import ValueStatus, read
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.writing import written
@@ -116,9 +117,14 @@ def cell_texts(attribute: Attribute, cell: object, tally: Tally, where: str) -> 
     texts, wrong = [], False
     items = [i for i in (cell if isinstance(cell, list) else [cell]) if i is not None and i == i]  # i != i: NaN
     for item in [items] if attribute.many and items else items:
-        text = written(attribute, item if isinstance(item, str | int | float | date | list | dict) else plain(item))
+        try:
+            text = written(attribute, item if isinstance(item, str | int | float | date | list | dict) else plain(item))
+        except ValueError as error:
+            wrong = True
+            tally.leave_value(f"an item of {attribute.name!r} holds the separator", f"{where}: {error}")
+            continue
         status = read(attribute, text).status
-        if status is ValueStatus.EXTRACTED and "\n" not in text:
+        if status is ValueStatus.EXTRACTED and is_one_line(text):
             texts.append(text)
         elif status is not ValueStatus.ABSENT:
             wrong = True
@@ -127,7 +133,7 @@ def cell_texts(attribute: Attribute, cell: object, tally: Tally, where: str) -> 
 
 
 def _complaint(attribute: Attribute, text: str) -> str:
-    if "\n" in text:
+    if not is_one_line(text):
         return f"a value of {attribute.name!r} has more than one line"
     if attribute.values:
         return f"a value of {attribute.name!r} is not in its closed list"

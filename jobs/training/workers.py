@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from hpd_core.finetune import Progress
 
 
+#: How long workers wait for one another: worker 0 alone validates, and Ray's half an hour would end a run in it.
+TIMEOUT_SECONDS = 4 * 60 * 60
+
+
 def train_together(work: Work, workers: int, gpus: float, *, resume: bool = False) -> Progress:
     """`train` on so many Ray Train workers with so many GPUs each; steps are those of one process.
 
-    The folder must be one that all of them see. Raises JobError with the reason of the worker that failed.
+    The folder must be one that all of them see. Workers wait for one another, as for a validation by the first, up to
+    `TIMEOUT_SECONDS`. Raises JobError with the reason of the worker that failed.
     """
     import ray
     from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.torch import TorchConfig, TorchTrainer
 
     if not ray.is_initialized():
         ray.init(log_to_driver=True, logging_level="warning")
@@ -28,6 +33,7 @@ def train_together(work: Work, workers: int, gpus: float, *, resume: bool = Fals
     trainer = TorchTrainer(
         _worker,
         train_loop_config={"work": work, "resume": resume},
+        torch_config=TorchConfig(timeout_s=TIMEOUT_SECONDS),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus > 0, resources_per_worker=each),
         run_config=RunConfig(name="workers", storage_path=str(work.folder)),
     )

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hpd_core.constraint import CopyConstraint
 from hpd_core.grounding import Edge, SourceText
-from hpd_core.normal import INVISIBLE
+from hpd_core.normal import INVISIBLE, is_one_line
 from hpd_core.reading import ValueStatus, read
 from hpd_core.schema import Attribute
 from hpd_core.vocabulary import Vocabulary, VocabularyError
@@ -28,7 +28,7 @@ def words(text: str, many: bool) -> set[str]:
     source = SourceText(text)
     starts = [i for i, c in enumerate(text) if source.edge(i) is Edge.WORD and not c.isspace() and c not in INVISIBLE]
     ends = [j for j in range(1, len(text) + 1) if source.edge(j) is Edge.WORD and not text[j - 1].isspace()]
-    found = {text[i:j] for i in starts for j in ends if i < j and "\n" not in text[i:j]}
+    found = {text[i:j] for i in starts for j in ends if i < j and is_one_line(text[i:j])}
     return {w for w in found if ";" not in w} if many else found
 
 
@@ -48,7 +48,7 @@ def expected(text: str, absent: str, many: bool, written: bytes) -> set[int]:
     return allowed | {i for i, t in enumerate(TEXTS) if t and i not in STOPS and written + t in begun}
 
 
-SIGNS = "red bü;\n1,5-n/aü \u00ad革"
+SIGNS = "red bü;\n\r\u2028\x851,5-n/aü \u00ad革"
 
 
 @given(st.text(st.sampled_from(SIGNS), max_size=9), st.sampled_from(["n/a", ""]), st.booleans(), st.data())

@@ -8,7 +8,8 @@ import pytest
 
 from hpd_core.baselines import ArDecoder, PerAttributeDecoder
 from hpd_core.extractor import HyperParallelDecoder
-from hpd_core.prompt import PromptEncoder
+from hpd_core.normal import LINE_ENDS
+from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.reading import ValueStatus
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, Prompting, fingerprint
@@ -89,6 +90,14 @@ def test_the_prompt_says_how_to_write_several_values(spec):
     schema = Schema("s", (Attribute("A"), Attribute("B", many=True), Attribute("C", values=("x", "y"), many=True)))
     prefix = encoder.decode(encoder.prompt(encoder.encode(Document("t", schema))).shared.prefix)
     assert "- A\n- B (separate several values by ';')\n- C (any of: x, y) (separate several values by ';')\n" in prefix
+
+
+@pytest.mark.parametrize("end", LINE_ENDS)
+def test_no_value_of_several_lines_can_be_taught_or_forced(spec, end):
+    encoder = PromptEncoder.from_spec(spec)
+    for text in (f"tan{end}shoe", f"tan{end}", end):
+        with pytest.raises(PromptError, match=r"value .* of 'Brand' has more than one line"):
+            encoder.value_ids(Attribute("Brand"), text)
 
 
 def test_five_statuses():

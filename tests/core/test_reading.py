@@ -80,6 +80,24 @@ def test_what_is_copied_is_read_as_the_document_writes_it(attribute, raw, readin
     assert read(attribute, raw, TEXT) == reading
 
 
+@pytest.mark.parametrize(
+    "kind, text, raw",
+    [
+        ("string", "Desk lamp", "S"),
+        ("string", "Hundred pieces", "Red"),
+        ("integer", "size 15.5", "5"),
+        ("integer", "size 15.5", "15"),
+        ("number", "size M12", "12"),
+        ("quantity", "15 mm", "15 m"),
+        ("quantity", "0.15 m", "15 m"),
+        ("string", "big red\nshoe", "red shoe"),
+    ],
+)
+def test_parts_of_words_and_numbers_and_what_crosses_a_line_are_not_what_the_document_says(kind, text, raw):
+    found = read(Attribute("A", type=kind), raw, SourceText(text))
+    assert (found.status, found.spans) == (UNGROUNDED, (None,))
+
+
 COLORS = Attribute("Color", many=True)
 TWO = SourceText("Red, dark  blue; red-ish. 5 cm")
 

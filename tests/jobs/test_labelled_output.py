@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,36 @@ def test_null_is_an_absence_only_where_the_output_says_so(
         assert [r.values for r in rows] == [{"Brand": (), "Color": ("Navy",), "Size": None}]
     else:
         assert [r.values for r in rows] == [expected, {"Brand": (), "Color": ("Navy",), "Size": ()}]
+
+
+@pytest.mark.parametrize("grounding", ["mark", "enforce"])
+@pytest.mark.parametrize("options", [OutputOptions(), OutputOptions(raw=True), OutputOptions(confidence=True)])
+def test_under_grounding_statuses_tell_what_was_found(extracted: Any, grounding: str, options: OutputOptions) -> None:
+    decoder = replace(SPEC, settings=replace(SPEC.settings, grounding=grounding))
+    folder = extracted(SURE, decoder=decoder, output_options=options)
+    with pytest.raises(JobError, match=r"out: extracted with grounding .*: extract with output\.statuses"):
+        read(folder)
+
+
+def test_under_grounding_an_output_with_statuses_is_read(extracted: Any) -> None:
+    decoder = replace(SPEC, settings=replace(SPEC.settings, grounding="mark"))
+    assert len(read(extracted(SURE, decoder=decoder, output_options=OutputOptions(statuses=True)))) == 1
+
+
+def test_under_grounding_attributes_without_a_status_are_not_taught(
+    extracted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = replace(SPEC, settings=replace(SPEC.settings, grounding="enforce"))
+    answers = {"Heel": ("5 cm", 0.9), "Sole": ("n/a", 0.9), "Brand": ("Acme", 0.9)}
+    (row,) = read(extracted(answers, asked=["Heel", "Sole", "Brand"], decoder=decoder))
+    assert row.values == {"Heel": None, "Sole": None, "Brand": ("Acme",)}
+    assert "2 values not taught: only the row asked for it" in capsys.readouterr().err
+
+
+def test_a_raw_text_of_several_lines_is_not_taught(extracted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = read(extracted({**SURE, "Brand": ("Ac\u2028me", 0.9)}))
+    assert row.values["Brand"] is None
+    assert "1 values not taught: a value has more than one line" in capsys.readouterr().err
 
 
 def test_a_document_that_was_cut_teaches_no_absence(extracted: Any) -> None:

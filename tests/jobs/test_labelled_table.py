@@ -97,6 +97,30 @@ def test_quantities_dates_and_several_values(tmp_path: Path, job: Path) -> None:
     ]
 
 
+def test_lists_and_structs_that_hold_nothing_teach_nothing_that_is_not_said(
+    tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declared = "[{name: Weight, type: quantity}, {name: Colors, many: true}]"
+    job.write_text(JOB.replace("[Flavor]", declared))
+    path = write(
+        tmp_path / "a.parquet",
+        kind=["tea"] * 3,
+        weight=pa.array(
+            [{"value": None, "unit": "kg"}, {"value": 2.0, "unit": None}, {"value": 2.0, "unit": "kg"}],
+            pa.struct({"value": pa.float64(), "unit": pa.string()}),
+        ),
+        colors=[["red", "n/a", "", "red"], ["n/a"], ["a;b", "c"]],
+    )
+    assert [r.values for r in read(path, job)] == [
+        {"Weight": (), "Colors": ("red",)},
+        {"Weight": (), "Colors": ()},
+        {"Weight": ("2 kg",), "Colors": None},
+    ]
+    said = capsys.readouterr().err
+    assert "1 values not taught: an item of 'Colors' holds the separator (first: " in said
+    assert "row 2 column 'colors': 'a;b' holds" in said
+
+
 def test_what_cannot_be_asked_for_is_not_taught_and_said(
     tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,9 +26,8 @@ from jobs.remote import endpoint as module
 from jobs.remote.asking import AnswerError
 from jobs.remote.labels import Kept, benchmark_line, label_question, labels_of
 from jobs.scores.dataset import read_benchmark
+from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import read_labelled
-from pipeline.compose import schemas_by_category
-from pipeline.config import SchemasConfig
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 
 KEY = "sk-secret-0123456789"
@@ -219,11 +218,25 @@ class TestCommand:
         # 4 answers of 100 and 10 tokens: 400 * 2 + 40 * 10 dollars per million
         assert facts["spent"]["dollars"] == pytest.approx(0.0012) and "0.0012 dollars" in done.stdout
 
-    def test_finetune_takes_the_file_with_the_jobs_schemas(self, label: Callable[..., Result], folder: Path) -> None:
+    def test_finetune_takes_every_row_with_the_schema_that_it_was_labelled_with(
+        self, label: Callable[..., Result], folder: Path, fake: FakeEndpoint
+    ) -> None:
+        kinds = ["Sneakers", " Boots ", "Tea", "None", None, "", "of no schema"]
+        table = pa.table({"title": [f"Acme {n}" for n in range(len(kinds))], "kind": kinds})
+        pq.write_table(table, folder / "in" / "a.parquet")
+        fake.answer = lambda body: Reply(
+            json.dumps({"Brand": "Acme"} | ({"Grams": None} if "Grams" in str(body) else {"Color": None, "Fit": None}))
+        )
+        schemas = SCHEMAS + "none: {categories: [None], attributes: [Brand, Color, Fit]}\n"
+        (folder / "schemas.yaml").write_text(schemas)
         assert label().exit_code == 0
-        declared = schemas_by_category(SchemasConfig(file="schemas.yaml"), folder / "job.yaml")
-        first, *_ = read_labelled([folder / "out.jsonl"], [], declared)
-        assert first.document.schema == declared["Sneakers"] and first.values["Color"] == ("RED",)
+        declared = declared_schemas([folder / "schemas.yaml"])
+        rows = read_labelled([folder / "out.jsonl"], [], declared)
+        found = [row.document.schema.name for row in rows]
+        assert found == ["shoes", "shoes", "tea", "none", "shoes", "shoes", "shoes"]
+        categories = [line["category"] for line in lines(folder / "out.jsonl")]
+        assert categories == ["Sneakers", "Boots", "Tea", "None", "shoes", "shoes", "shoes"]
+        assert all(row.document.schema is declared[c] for row, c in zip(rows, categories, strict=True))
 
     def test_the_key_is_sent_and_written_nowhere(
         self, label: Callable[..., Result], folder: Path, fake: FakeEndpoint

@@ -151,7 +151,7 @@ class _Asking:
 
 
 def _refused(question: Question, text: str) -> str:
-    """Why `text` is no answer, "" where it is one. Never raises: a paid answer is kept, whatever its check makes of it."""
+    """Why `text` is no answer, "" where it is one. Never raises, so that a paid answer is always kept."""
     try:
         question.check(text)
     except AnswerError as error:

@@ -18,7 +18,7 @@ from pipeline.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One row of a catalog. file: its URI. row: in that file, from 0. category: as `CatalogReader.categorized` tells it."""
+    """One row of a catalog. file: its URI. row: in that file, from 0. category: see `CatalogReader.categorized`."""
 
     file: str
     row: int

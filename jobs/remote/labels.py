@@ -17,7 +17,6 @@ from jobs.remote.asking import AnswerError, Question, check_keys, json_object
 from jobs.remote.prompts import rendered
 from jobs.scores.dataset import ABSENT
 
-
 #: What the model is told of a type.
 _TYPES = {
     ValueType.INTEGER: "a whole number",

@@ -12,8 +12,8 @@ from pipeline.config import SchemasConfig
 
 
 def declared_schemas(paths: Iterable[Path]) -> dict[str, Schema]:
-    """{category: its schema} of all files. A schema is found under its own name too: rows that got it as a job's default
-    have no category but that.
+    """{category: its schema} of all files. A schema is found under its own name too: rows that got it as a job's
+    default have no category but that.
 
     Raises ConfigError naming the files and both schemas where two of them claim one category, and what `load_schemas`
     raises.

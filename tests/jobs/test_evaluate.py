@@ -14,8 +14,8 @@ from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
 from jobs.benchmark import Lengths, inputs, work
 from jobs.decoders import OneByOne
-from jobs.evaluate import CHUNK, extract_chunks, prediction, write_results
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.predictions import CHUNK, extract_chunks, prediction, write_results
 from tests.jobs.test_dataset import row, write
 
 

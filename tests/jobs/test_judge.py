@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from jobs.cli import app
-from jobs.evaluate import write_results
 from jobs.remote import endpoint as module
 from jobs.remote.asking import AnswerError
 from jobs.remote.judgement import (
@@ -28,6 +27,7 @@ from jobs.remote.judgement import (
 )
 from jobs.remote.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.predictions import write_results
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 from tests.jobs.test_dataset import row, write
 

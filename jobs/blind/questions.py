@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.scores.dataset import BenchmarkRow
-from jobs.scores.scoring import NO_VALUE
+from jobs.scores.scoring import is_value
 
 Answers = Mapping[str, str | None]
 Side = Literal["A", "B"]
@@ -138,7 +138,7 @@ def spread(categories: Sequence[str], count: int, dice: random.Random) -> list[i
 
 def answer(said: Answers) -> dict[str, str]:
     """The values that people see: without edge blanks, and without those that the benchmark takes for no value."""
-    shown = {name: value.strip() for name, value in said.items() if value is not None and value not in NO_VALUE}
+    shown = {name: value.strip() for name, value in said.items() if value is not None and is_value(value)}
     return {name: value for name, value in shown.items() if value}
 
 

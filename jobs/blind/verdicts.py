@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.blind.questions import Key
+from jobs.scores.agreement import cohen_kappa
 from jobs.scores.bootstrap import Interval, middle, row_draws
 from pipeline.checked import checked
 from pipeline.job import JobError
@@ -163,20 +164,12 @@ def agreements(reviewers: Sequence[Reviewer]) -> list[Agreement]:
             mine, theirs = ([reviewer.votes[n] for n in common] for reviewer in (one, other))
             same = sum(m == t for m, t in zip(mine, theirs, strict=True))
             percent = round(100 * same / len(common), 2)
-            found.append(Agreement(one.name, other.name, len(common), percent, kappa(mine, theirs)))
+            found.append(
+                Agreement(
+                    one.name, other.name, len(common), percent, cohen_kappa(Counter(zip(mine, theirs, strict=True)))
+                )
+            )
     return found
-
-
-def kappa(one: Sequence[Vote], other: Sequence[Vote]) -> float | None:
-    """Cohen's kappa (Cohen 1960) over A, tie and B; None where both gave one and the same vote throughout."""
-    total = len(one)
-    observed = sum(m == t for m, t in zip(one, other, strict=True)) / total
-    mine, theirs = Counter(one), Counter(other)
-    chance = sum(mine[vote] * theirs[vote] for vote in VOTES)
-    if chance == total * total:
-        return None
-    expected = chance / total**2
-    return round((observed - expected) / (1 - expected), 3)
 
 
 def _reviewer(name: str, export: Export, key: Key) -> Reviewer:

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from jobs.remote.asking import AnswerError, Question, check_keys, json_object
-from jobs.remote.judgement import has_value
 from jobs.remote.prompts import rendered
 from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.scoring import is_value
 
 
 class Choice(StrEnum):
@@ -94,4 +94,4 @@ def _question(row: BenchmarkRow, first: str, second: str) -> Question:
 
 
 def _plain(said: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {name: value if has_value(value) else None for name, value in said.items()}
+    return {name: value if is_value(value) else None for name, value in said.items()}

@@ -17,7 +17,7 @@ from jobs.console import command, output, run_alone
 from jobs.evaluate import decoder_spec
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
 from jobs.scores.dataset import read_benchmark
-from jobs.training.labelled import Reading, read_labelled
+from jobs.training.labelled import ReadOptions, read_labelled
 from jobs.training.student import Work, train
 from jobs.training.workers import train_together
 from pipeline.compose import schemas_by_category
@@ -89,7 +89,7 @@ def finetune(
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
     declared = {c: s for path in schemas or () for c, s in schemas_by_category(_file(path), ".").items()}
-    reading = Reading(job, min_confidence, unfinished)
+    reading = ReadOptions(job, min_confidence, unfinished)
     labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
     judge = read_benchmark(validation) if validation else None
     from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option

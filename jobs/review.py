@@ -15,7 +15,7 @@ from jobs.blind.questions import Key, KeyRun, draw, key
 from jobs.blind.verdicts import (
     VOTES,
     Reviewer,
-    Tally,
+    VoteCount,
     agreements,
     ballots,
     majority,
@@ -123,7 +123,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
     """The content of review.json. Of reviewers who voted on at least one question."""
     votes = ballots(reviewers)
     verdicts = {number: majority(cast) for number, cast in votes.items()}
-    per_row = _figures([Tally.of([verdict]) for verdict in verdicts.values()])
+    per_row = _figures([VoteCount.of([verdict]) for verdict in verdicts.values()])
     pairs = agreements(reviewers)
     kappas = [pair.kappa for pair in pairs if pair.kappa is not None]
     categories = dict.fromkeys(question.category for question in found.questions)
@@ -141,7 +141,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         "without_vote": len(found.questions) - len(votes),
         "identical": len(found.identical),
         "majority": per_row | {"sign_test_p": sign_test(per_row["win"], per_row["loss"])},
-        "raw": _figures([Tally.of(cast) for cast in votes.values()]),
+        "raw": _figures([VoteCount.of(cast) for cast in votes.values()]),
         "with_identical": _with_identical(per_row, len(found.questions), len(found.identical)),
         "answer_1": {"chosen": sum(reviewer.left for reviewer in reviewers), "of": sided},
         "agreement": {
@@ -151,7 +151,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         "reviewers": [
             {
                 "name": reviewer.name,
-                **asdict(Tally.of(list(reviewer.votes.values()))),
+                **asdict(VoteCount.of(list(reviewer.votes.values()))),
                 "skipped": reviewer.skipped,
                 "median_seconds": round(statistics.median(reviewer.seconds), 1),
             }
@@ -159,7 +159,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         ],
         "by_category": [
             {"category": category}
-            | asdict(Tally.of([v for n, v in verdicts.items() if found.questions[n - 1].category == category]))
+            | asdict(VoteCount.of([v for n, v in verdicts.items() if found.questions[n - 1].category == category]))
             for category in sorted(categories)
         ],
         "rows": [
@@ -217,9 +217,9 @@ def markdown(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _figures(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _figures(tallies: Sequence[VoteCount]) -> dict[str, Any]:
     """tallies: one per row."""
-    whole = Tally(*(sum(getattr(tally, name) for tally in tallies) for name in ("win", "tie", "loss")))
+    whole = VoteCount(*(sum(getattr(tally, name) for tally in tallies) for name in ("win", "tie", "loss")))
     interval = share_interval(tallies)
     return asdict(whole) | {"share": whole.share, "interval": [interval.low, interval.high]}
 

@@ -59,7 +59,7 @@ class Reviewer:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class VoteCount:
     """Wins of A, ties and wins of B."""
 
     win: int = 0
@@ -67,7 +67,7 @@ class Tally:
     loss: int = 0
 
     @classmethod
-    def of(cls, votes: Sequence[Vote]) -> Tally:
+    def of(cls, votes: Sequence[Vote]) -> VoteCount:
         counts = Counter(votes)
         return cls(counts["A"], counts["tie"], counts["B"])
 
@@ -141,10 +141,10 @@ def majority(votes: Sequence[Vote]) -> Vote:
     return "tie" if others and others[0][1] == most else first
 
 
-def share_interval(tallies: Sequence[Tally]) -> Interval:
+def share_interval(tallies: Sequence[VoteCount]) -> Interval:
     """Of the preference share, in percent. tallies: one per row; whole rows are drawn, with the votes of everyone."""
     counts = np.array([[t.win, t.tie, t.loss] for t in tallies], dtype=np.int64)
-    draws = [Tally(*sums).share for sums in row_draws(counts)]
+    draws = [VoteCount(*sums).share for sums in row_draws(counts)]
     return middle([share for share in draws if share is not None])
 
 

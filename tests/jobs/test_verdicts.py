@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.blind.verdicts import Reviewer, Tally, Vote, agreements, ballots, majority, share_interval, sign_test
+from jobs.blind.verdicts import Reviewer, Vote, VoteCount, agreements, ballots, majority, share_interval, sign_test
 
 
 def reviewer(name: str, votes: dict[int, Vote]) -> Reviewer:
@@ -60,16 +60,16 @@ def test_pairs_are_held_together_on_what_both_voted_on() -> None:
 
 
 def test_a_tie_is_half_a_preference() -> None:
-    assert Tally(win=1, tie=2, loss=1).share == 50.0
-    assert Tally(win=1, tie=1).share == 75.0
-    assert Tally().share is None
+    assert VoteCount(win=1, tie=2, loss=1).share == 50.0
+    assert VoteCount(win=1, tie=1).share == 75.0
+    assert VoteCount().share is None
 
 
 def test_the_interval_is_over_rows_however_many_voted() -> None:
-    one_vote = share_interval([Tally(win=1)] * 20 + [Tally(loss=1)] * 20)
-    five_votes = share_interval([Tally(win=5)] * 20 + [Tally(loss=5)] * 20)
+    one_vote = share_interval([VoteCount(win=1)] * 20 + [VoteCount(loss=1)] * 20)
+    five_votes = share_interval([VoteCount(win=5)] * 20 + [VoteCount(loss=5)] * 20)
     assert one_vote == five_votes
     # Binomial: 50 +- 1.96 * 100 * sqrt(0.25 / 40) = 34.5 to 65.5.
     assert one_vote.low == pytest.approx(34.5, abs=3) and one_vote.high == pytest.approx(65.5, abs=3)
-    certain = share_interval([Tally(win=1)] * 5)
+    certain = share_interval([VoteCount(win=1)] * 5)
     assert (certain.low, certain.high) == (100.0, 100.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +23,11 @@ from jobs.options import (
     decoder_spec,
 )
 from jobs.scores.dataset import read_benchmark
+from jobs.scores.declared import declared_schemas
 from jobs.scores.pages import report_page, write_page
 from jobs.scores.predictions import extract_chunks, prediction, write_results
 from jobs.scores.quality import Quality, assess
+from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
 
 
@@ -34,6 +38,13 @@ def evaluate(
     decoder: Annotated[str, typer.Option(help="hpd | ar | ar-lookup | per-attribute")] = "hpd",
     layout: LayoutName = None,
     visibility: VisibilityName = None,
+    schemas: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Schema file as a job's; asks rows what it declares for their category, others all that is named. "
+            "Repeatable."
+        ),
+    ] = None,
     limit: Limit = None,
     model: ModelName = DEFAULT_MODEL,
     max_value_tokens: ValueTokens = None,
@@ -45,10 +56,17 @@ def evaluate(
     Writes predictions.jsonl, scores.json and report.html.
     """
     benchmark = read_benchmark(dataset)
+    declared = declared_schemas(schemas or ())
+    if declared and not declared.keys() & benchmark.schemas.keys():
+        raise JobError(f"--schemas: declares none of the categories of {dataset}, as {next(iter(benchmark.schemas))!r}")
+    benchmark = benchmark.with_schemas(declared)
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
 
     build = named(decoder)
+    # What decides the prompts, beside the spec; runs without it keep the facts that they always had.
+    used = {category: asdict(schema) for category, schema in benchmark.schemas.items() if category in declared}
+    asked = {"schemas": [path.name for path in schemas], "declared": used} if schemas else {}
     with output(json_) as out:
         extractor = build(load(spec, threads), 0)
         documents = benchmark.documents(limit)
@@ -62,7 +80,7 @@ def evaluate(
             "rows_digest": benchmark.digest(len(rows)),
             "rows_error": sum(not row.status.is_ok for row in rows),
             "docs_per_second": len(rows) / seconds,
-            "run": {"dataset": dataset.name, "decoder": decoder, "limit": limit, **spec.as_dict()},
+            "run": {"dataset": dataset.name, "decoder": decoder, "limit": limit, **asked, **spec.as_dict()},
             "work": counts.as_dict(),
         }
         heading = f"{decoder} on {dataset.name}, {len(rows)} rows"

@@ -82,7 +82,7 @@ class VoteCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class ReviewerAgreement:
     """Two reviewers on the questions that both voted on. kappa: None where it is not defined."""
 
     one: str
@@ -155,7 +155,7 @@ def sign_test(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail / 2**rounds)
 
 
-def agreements(reviewers: Sequence[Reviewer]) -> list[Agreement]:
+def agreements(reviewers: Sequence[Reviewer]) -> list[ReviewerAgreement]:
     """Of every two reviewers who voted on a question in common."""
     found = []
     for one, other in combinations(reviewers, 2):
@@ -165,7 +165,7 @@ def agreements(reviewers: Sequence[Reviewer]) -> list[Agreement]:
             same = sum(m == t for m, t in zip(mine, theirs, strict=True))
             percent = round(100 * same / len(common), 2)
             found.append(
-                Agreement(
+                ReviewerAgreement(
                     one.name, other.name, len(common), percent, cohen_kappa(Counter(zip(mine, theirs, strict=True)))
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ from jobs.blind.verdicts import (
 from jobs.console import command, output
 from jobs.options import AsJson, Dataset, Folder
 from jobs.scores.bootstrap import LEVEL, RESAMPLES, SEED
-from jobs.scores.dataset import read_benchmark
+from jobs.scores.dataset import Benchmark, read_benchmark
 from jobs.scores.markdown import bounds, cell
 from jobs.scores.pages import review_page, settings, write_page
 from jobs.scores.quality import assess
@@ -73,8 +73,8 @@ def build(
     for run in found:
         check_belongs(run, benchmark, dataset.name)
         check_scores(run, assess(benchmark.rows[:total], run.predictions).scores.as_dict())
-    attributes = {category: [a.name for a in schema] for category, schema in benchmark.schemas.items()}
     mine, theirs = (run.predictions for run in found)
+    attributes = _attributes(benchmark, mine, theirs)
     sample = draw(benchmark.rows[:total], attributes, mine, theirs, rows, seed, only_differing)
     if not sample.questions:
         same = len(sample.identical) or total
@@ -236,6 +236,15 @@ def _with_identical(per_row: dict[str, Any], different: int, identical: int) -> 
         return round((different * share + identical * 50) / (different + identical), 2)
 
     return {"share": mixed(per_row["share"]), "interval": [mixed(bound) for bound in per_row["interval"]]}
+
+
+def _attributes(benchmark: Benchmark, *runs: Sequence[Mapping[str, str | None]]) -> dict[str, list[str]]:
+    """{category: attributes of the page}: those of the file, then what the runs were asked beyond (`--schemas`)."""
+    found = {category: dict.fromkeys(a.name for a in schema) for category, schema in benchmark.schemas.items()}
+    for predictions in runs:
+        for row, said in zip(benchmark.rows, predictions, strict=False):
+            found[row.category].update(dict.fromkeys(said))
+    return {category: list(names) for category, names in found.items()}
 
 
 def _check_free(path: Path, made: Key) -> None:

@@ -48,10 +48,12 @@ def preference_questions(
 ) -> tuple[Question, Question] | None:
     """The question with `a` first and the one with `b` first, about what differs; None where nothing does."""
     mine, theirs = _plain(a), _plain(b)
-    odd = [name for name in mine if mine[name] != theirs[name]]
+    odd = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
     if not odd:
         return None
-    shown = [json.dumps({name: said[name] for name in odd}, ensure_ascii=False, indent=1) for said in (mine, theirs)]
+    shown = [
+        json.dumps({name: said.get(name) for name in odd}, ensure_ascii=False, indent=1) for said in (mine, theirs)
+    ]
     return _question(row, shown[0], shown[1]), _question(row, shown[1], shown[0])
 
 

@@ -209,3 +209,10 @@ class TestCommand:
     ) -> None:
         done = judge(*words)
         assert done.exit_code == 2 and message in done.stderr and not fake.bodies
+
+
+def test_runs_that_were_asked_for_other_attributes_are_held_together_on_all_of_them() -> None:
+    row = BenchmarkRow("Acme boot, slim", "Shoes", {"Brand": ("Acme",)})
+    first, second = preference_questions(row, {"Brand": "Acme"}, {"Brand": "Acme", "Fit": "slim", "Size": None}) or ()
+    assert '"Fit": null' in first.user and '"Fit": "slim"' in first.user and "Size" not in first.user
+    assert first.user.index('"Fit": null') < first.user.index('"Fit": "slim"') and second.user != first.user

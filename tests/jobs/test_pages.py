@@ -135,6 +135,10 @@ def test_declared_schemas_are_asked_and_told(tmp_path: Path, run_evaluate: Evalu
     assert run_evaluate(data, tmp_path / "p", answers).exit_code == 0
     assert "schemas" not in json.loads((tmp_path / "p" / "scores.json").read_text())["run"]
     nothing = run_evaluate(data, tmp_path / "q", answers, *options[2:])
+    both = [str(tmp_path / "o"), str(tmp_path / "p")]
+    for pair in (both, both[::-1]):
+        line = ["compare", *pair, "--dataset", str(data), "--output", str(tmp_path / "c")]
+        assert (done := CliRunner().invoke(app, line)).exit_code == 0, done.output
     assert nothing.exit_code == 2 and "--schemas: declares none of the categories" in nothing.stderr
 
 

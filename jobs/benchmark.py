@@ -13,9 +13,19 @@ import typer
 
 from hpd_core.rows import Counts
 from jobs.console import command, output, run_alone, say
-from jobs.evaluate import decoder_spec
 from jobs.measure import REFERENCE, Contender, markdown, measure, report
-from jobs.options import AsJson, Dataset, Folder, LayoutName, Limit, ModelName, Threads, ValueTokens, VisibilityName
+from jobs.options import (
+    AsJson,
+    Dataset,
+    Folder,
+    LayoutName,
+    Limit,
+    ModelName,
+    Threads,
+    ValueTokens,
+    VisibilityName,
+    decoder_spec,
+)
 from jobs.scores.dataset import Benchmark, read_benchmark
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +12,14 @@ import typer
 from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
-from hpd_core.schema import Schema
 from hpd_core.settings import Layout, Prompting, Visibility
 from jobs.console import command, output, run_alone
-from jobs.evaluate import decoder_spec
-from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName
+from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName, decoder_spec
 from jobs.scores.dataset import read_benchmark
-from jobs.training.labelled import Reading, read_labelled
+from jobs.scores.declared import declared_schemas
+from jobs.training.labelled import ReadOptions, read_labelled
 from jobs.training.student import Work, train
 from jobs.training.workers import train_together
-from pipeline.compose import schemas_by_category
-from pipeline.config import SchemasConfig
 from pipeline.job import JobError
 from pipeline.models import BASE_MODEL
 
@@ -94,10 +90,10 @@ def finetune(
         raise JobError(f"--device {device}: each of several workers takes the device that Ray gives it")
     if workers == 1 and gpus:
         raise JobError("--gpus: is for --workers; one process takes the device that --device names")
-    declared = _declared(schemas or ())
-    reading = Reading(job, min_confidence, unfinished)
+    declared = declared_schemas(schemas or ())
+    reading = ReadOptions(job, min_confidence, unfinished)
     labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
-    judge = read_benchmark(validation) if validation else None
+    judge = read_benchmark(validation).with_schemas(declared) if validation else None
     from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
     settings = TrainingSettings(
@@ -147,17 +143,6 @@ def _named(data: Path | str) -> str:
     """Name of a file or URI with its folder's (most are called train.jsonl), but never a whole path of a machine."""
     whole = str(data) if "://" in str(data) else Path(data).resolve().as_posix()
     return "/".join(whole.rstrip("/").split("/")[-2:])
-
-
-def _declared(files: Sequence[Path]) -> dict[str, Schema]:
-    """{category: its schema} of all files. Raises JobError where two of them declare one category."""
-    found: dict[str, tuple[Schema, Path]] = {}
-    for path in files:
-        for category, schema in schemas_by_category(SchemasConfig(file=str(path)), ".").items():
-            if category in found:
-                raise JobError(f"--schemas: category {category!r} is declared by {found[category][1]} and by {path}")
-            found[category] = schema, path
-    return {category: schema for category, (schema, _) in found.items()}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from jobs.console import Exit, command, output, run_alone, say
-from jobs.label import write_lines
 from jobs.options import AsJson, Dataset, Folder, Limit
 from jobs.remote.asking import Answers, Limits, Question, ask_all
 from jobs.remote.costs import cost, price_of, spoken
@@ -34,6 +33,7 @@ from jobs.remote.endpoint_options import (
 )
 from jobs.remote.journal import Journal
 from jobs.remote.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
+from jobs.remote.lines import write_lines
 from jobs.remote.preferences import choice_of, preference_facts, preference_questions, preferred
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
 from jobs.scores.runs import Run, check_belongs, check_same_rows, read_runs

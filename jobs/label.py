@@ -35,6 +35,7 @@ from jobs.remote.endpoint_options import (
 )
 from jobs.remote.journal import Journal
 from jobs.remote.labels import Kept, Label, benchmark_line, label_question, labels_of
+from jobs.remote.lines import write_lines
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError, RowFault
@@ -114,7 +115,7 @@ def label(
 
 
 @dataclass(slots=True)
-class Labelled:
+class LabelRun:
     """What is written. rows = lines + duplicates + rejected. kept: {attribute: how many of each `Kept`}."""
 
     rows: int
@@ -138,12 +139,12 @@ class Labelled:
         }
 
 
-def gather(products: Sequence[Product], keys: Mapping[Document, str], answers: Answers) -> Labelled:
+def gather(products: Sequence[Product], keys: Mapping[Document, str], answers: Answers) -> LabelRun:
     """Lines and rejections of all products, in order. keys: of their questions.
 
     A product whose text, schema and category came before is a duplicate, and gives no second line.
     """
-    found = Labelled(len(products))
+    found = LabelRun(len(products))
     seen: set[tuple[str, Document]] = set()
     for product in products:
         document = product.item
@@ -197,15 +198,6 @@ def shown(facts: dict[str, Any]) -> list[str]:
     for name, found in facts["attributes"].items():
         lines.append(f"{name:24}{''.join(f'{found[kind.value]:>12}' for kind in Kept)}")
     return lines
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """JSON lines, whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("w", encoding="utf-8", newline="\n") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    beside.replace(path)
 
 
 def _rejection(product: Product, kind: str, reason: str) -> dict[str, Any]:

@@ -1,11 +1,18 @@
-"""Command-line options that several commands share."""
+"""Command-line options that several commands share, and what their words mean."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hpd_core import recipe
+from hpd_core.settings import DecoderSpec, Layout, Visibility
+from hpd_core.source import check_present
+from pipeline.job import JobError
+from pipeline.models import model_spec
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="YAML of the job.", show_default=False)]
 Inputs = Annotated[
@@ -32,3 +39,25 @@ LayoutName = Annotated[
 VisibilityName = Annotated[str | None, typer.Option("--visibility", help="isolated | causal")]
 ValueTokens = Annotated[int | None, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]
+
+
+def decoder_spec(model: str, layout: str | None, visibility: str | None, max_value_tokens: int | None) -> DecoderSpec:
+    """The spec of command-line words; what is not given is the fine-tuned model's own, or the default.
+
+    Raises JobError or SettingsError for what does not exist.
+    """
+    for name, given, allowed in (("layout", layout, Layout), ("visibility", visibility, Visibility)):
+        known = [member.value for member in allowed]
+        if given is not None and given not in known:
+            raise JobError(f"--{name} {given}: must be one of {', '.join(known)}")
+    spec = model_spec(model)
+    check_present(spec)
+    base = recipe.decoder_spec(spec)
+    own = base.settings
+    settings = replace(
+        own,
+        layout=Layout(layout or own.layout),
+        visibility=Visibility(visibility or own.visibility),
+        max_value_tokens=max_value_tokens or own.max_value_tokens,
+    )
+    return replace(base, settings=settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from jobs.blind.questions import Key, KeyRun, draw, key
 from jobs.blind.verdicts import (
     VOTES,
     Reviewer,
-    Tally,
+    VoteCount,
     agreements,
     ballots,
     majority,
@@ -27,7 +27,7 @@ from jobs.blind.verdicts import (
 from jobs.console import command, output
 from jobs.options import AsJson, Dataset, Folder
 from jobs.scores.bootstrap import LEVEL, RESAMPLES, SEED
-from jobs.scores.dataset import read_benchmark
+from jobs.scores.dataset import Benchmark, read_benchmark
 from jobs.scores.markdown import bounds, cell
 from jobs.scores.pages import review_page, settings, write_page
 from jobs.scores.quality import assess
@@ -73,8 +73,8 @@ def build(
     for run in found:
         check_belongs(run, benchmark, dataset.name)
         check_scores(run, assess(benchmark.rows[:total], run.predictions).scores.as_dict())
-    attributes = {category: [a.name for a in schema] for category, schema in benchmark.schemas.items()}
     mine, theirs = (run.predictions for run in found)
+    attributes = _attributes(benchmark, mine, theirs)
     sample = draw(benchmark.rows[:total], attributes, mine, theirs, rows, seed, only_differing)
     if not sample.questions:
         same = len(sample.identical) or total
@@ -123,7 +123,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
     """The content of review.json. Of reviewers who voted on at least one question."""
     votes = ballots(reviewers)
     verdicts = {number: majority(cast) for number, cast in votes.items()}
-    per_row = _figures([Tally.of([verdict]) for verdict in verdicts.values()])
+    per_row = _figures([VoteCount.of([verdict]) for verdict in verdicts.values()])
     pairs = agreements(reviewers)
     kappas = [pair.kappa for pair in pairs if pair.kappa is not None]
     categories = dict.fromkeys(question.category for question in found.questions)
@@ -141,7 +141,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         "without_vote": len(found.questions) - len(votes),
         "identical": len(found.identical),
         "majority": per_row | {"sign_test_p": sign_test(per_row["win"], per_row["loss"])},
-        "raw": _figures([Tally.of(cast) for cast in votes.values()]),
+        "raw": _figures([VoteCount.of(cast) for cast in votes.values()]),
         "with_identical": _with_identical(per_row, len(found.questions), len(found.identical)),
         "answer_1": {"chosen": sum(reviewer.left for reviewer in reviewers), "of": sided},
         "agreement": {
@@ -151,7 +151,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         "reviewers": [
             {
                 "name": reviewer.name,
-                **asdict(Tally.of(list(reviewer.votes.values()))),
+                **asdict(VoteCount.of(list(reviewer.votes.values()))),
                 "skipped": reviewer.skipped,
                 "median_seconds": round(statistics.median(reviewer.seconds), 1),
             }
@@ -159,7 +159,7 @@ def counted(found: Key, reviewers: Sequence[Reviewer]) -> dict[str, Any]:
         ],
         "by_category": [
             {"category": category}
-            | asdict(Tally.of([v for n, v in verdicts.items() if found.questions[n - 1].category == category]))
+            | asdict(VoteCount.of([v for n, v in verdicts.items() if found.questions[n - 1].category == category]))
             for category in sorted(categories)
         ],
         "rows": [
@@ -217,9 +217,9 @@ def markdown(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _figures(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _figures(tallies: Sequence[VoteCount]) -> dict[str, Any]:
     """tallies: one per row."""
-    whole = Tally(*(sum(getattr(tally, name) for tally in tallies) for name in ("win", "tie", "loss")))
+    whole = VoteCount(*(sum(getattr(tally, name) for tally in tallies) for name in ("win", "tie", "loss")))
     interval = share_interval(tallies)
     return asdict(whole) | {"share": whole.share, "interval": [interval.low, interval.high]}
 
@@ -236,6 +236,15 @@ def _with_identical(per_row: dict[str, Any], different: int, identical: int) -> 
         return round((different * share + identical * 50) / (different + identical), 2)
 
     return {"share": mixed(per_row["share"]), "interval": [mixed(bound) for bound in per_row["interval"]]}
+
+
+def _attributes(benchmark: Benchmark, *runs: Sequence[Mapping[str, str | None]]) -> dict[str, list[str]]:
+    """{category: attributes of the page}: those of the file, then what the runs were asked beyond (`--schemas`)."""
+    found = {category: dict.fromkeys(a.name for a in schema) for category, schema in benchmark.schemas.items()}
+    for predictions in runs:
+        for row, said in zip(benchmark.rows, predictions, strict=False):
+            found[row.category].update(dict.fromkeys(said))
+    return {category: list(names) for category, names in found.items()}
 
 
 def _check_free(path: Path, made: Key) -> None:

@@ -87,11 +87,6 @@ def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
     )
 
 
-def schemas_by_category(config: SchemasConfig, origin: str | Path) -> dict[str, Schema]:
-    """{category: its schema}. Raises `ConfigError` naming file, schema and category."""
-    return _by_category(load_schemas(config, origin), origin)
-
-
 def _by_category(named: Mapping[str, tuple[Schema, list[str]]], origin: str | Path) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for name, (schema, categories) in named.items():

@@ -44,8 +44,13 @@ class CatalogReader:
 
     def documents(self, table: pa.Table) -> list[Document | RowFault]:
         """One `Document` or `RowFault` per row of `table`, in order; no row's content makes it raise."""
+        return [item for _, item in self.categorized(table)]
+
+    def categorized(self, table: pa.Table) -> list[tuple[str, Document | RowFault]]:
+        """`documents`, each with the category that decided its schema: the default schema's name where that one was
+        taken, the row's own word, "" for none, where there is no schema or the row cannot be read."""
         return [
-            row if isinstance(row, RowFault) else self._document(row)
+            ("", row) if isinstance(row, RowFault) else (self._category(row)[0], self._document(row))
             for row in python_rows(table.select(self.columns()))
         ]
 
@@ -106,10 +111,15 @@ class CatalogReader:
             return schema
         return Document(text, schema) if text else RowFault(RowStatus.NO_TEXT, "the text columns of this row are empty")
 
+    def _category(self, row: Mapping[str, Any]) -> tuple[str, Schema | None]:
+        value = row[self.category_column] if self.category_column else None
+        category = str(value).strip() if value is not None else ""
+        if category in self.schemas or self.default is None:
+            return category, self.schemas.get(category)
+        return self.default.name, self.default
+
     def _schema(self, row: Mapping[str, Any]) -> Schema | RowFault:
-        category = row[self.category_column] if self.category_column else None
-        category = str(category).strip() if category is not None else ""
-        schema = self.schemas.get(category, self.default)
+        category, schema = self._category(row)
         if schema is None:
             reason = f"no schema for category {category!r}" if category else "no category, and no default schema"
             return RowFault(RowStatus.ERROR, reason)

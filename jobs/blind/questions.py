@@ -16,14 +16,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.scores.dataset import BenchmarkRow
-from jobs.scores.scoring import NO_VALUE
+from jobs.scores.scoring import is_value
 
 Answers = Mapping[str, str | None]
 Side = Literal["A", "B"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BlindQuestion:
     """One product as the page shows it. lines: (attribute, value of answer 1, value of answer 2), None for no value."""
 
     row: int  # of the benchmark file, from 1
@@ -41,7 +41,7 @@ class Question:
 class Sample:
     """questions: in the page's order. identical: rows of the sample that are not shown, both answers being the same."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[BlindQuestion, ...]
     identical: tuple[int, ...]
 
     @property
@@ -115,7 +115,7 @@ def draw(
     for n, left in zip(different, sides, strict=True):
         first, second = (answer(a[n]), answer(b[n])) if left == "A" else (answer(b[n]), answer(a[n]))
         lines = tuple((name, first.get(name), second.get(name)) for name in attributes[rows[n].category])
-        questions.append(Question(n + 1, rows[n].category, rows[n].text, left, lines))
+        questions.append(BlindQuestion(n + 1, rows[n].category, rows[n].text, left, lines))
     return Sample(tuple(questions), tuple(n + 1 for n in chosen if not differs[n]))
 
 
@@ -138,7 +138,7 @@ def spread(categories: Sequence[str], count: int, dice: random.Random) -> list[i
 
 def answer(said: Answers) -> dict[str, str]:
     """The values that people see: without edge blanks, and without those that the benchmark takes for no value."""
-    shown = {name: value.strip() for name, value in said.items() if value is not None and value not in NO_VALUE}
+    shown = {name: value.strip() for name, value in said.items() if value is not None and is_value(value)}
     return {name: value for name, value in shown.items() if value}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.blind.questions import Key
+from jobs.scores.agreement import cohen_kappa
 from jobs.scores.bootstrap import Interval, middle, row_draws
 from pipeline.checked import checked
 from pipeline.job import JobError
@@ -58,7 +59,7 @@ class Reviewer:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class VoteCount:
     """Wins of A, ties and wins of B."""
 
     win: int = 0
@@ -66,7 +67,7 @@ class Tally:
     loss: int = 0
 
     @classmethod
-    def of(cls, votes: Sequence[Vote]) -> Tally:
+    def of(cls, votes: Sequence[Vote]) -> VoteCount:
         counts = Counter(votes)
         return cls(counts["A"], counts["tie"], counts["B"])
 
@@ -81,7 +82,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class ReviewerAgreement:
     """Two reviewers on the questions that both voted on. kappa: None where it is not defined."""
 
     one: str
@@ -140,10 +141,10 @@ def majority(votes: Sequence[Vote]) -> Vote:
     return "tie" if others and others[0][1] == most else first
 
 
-def share_interval(tallies: Sequence[Tally]) -> Interval:
+def share_interval(tallies: Sequence[VoteCount]) -> Interval:
     """Of the preference share, in percent. tallies: one per row; whole rows are drawn, with the votes of everyone."""
     counts = np.array([[t.win, t.tie, t.loss] for t in tallies], dtype=np.int64)
-    draws = [Tally(*sums).share for sums in row_draws(counts)]
+    draws = [VoteCount(*sums).share for sums in row_draws(counts)]
     return middle([share for share in draws if share is not None])
 
 
@@ -154,7 +155,7 @@ def sign_test(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail / 2**rounds)
 
 
-def agreements(reviewers: Sequence[Reviewer]) -> list[Agreement]:
+def agreements(reviewers: Sequence[Reviewer]) -> list[ReviewerAgreement]:
     """Of every two reviewers who voted on a question in common."""
     found = []
     for one, other in combinations(reviewers, 2):
@@ -163,20 +164,12 @@ def agreements(reviewers: Sequence[Reviewer]) -> list[Agreement]:
             mine, theirs = ([reviewer.votes[n] for n in common] for reviewer in (one, other))
             same = sum(m == t for m, t in zip(mine, theirs, strict=True))
             percent = round(100 * same / len(common), 2)
-            found.append(Agreement(one.name, other.name, len(common), percent, kappa(mine, theirs)))
+            found.append(
+                ReviewerAgreement(
+                    one.name, other.name, len(common), percent, cohen_kappa(Counter(zip(mine, theirs, strict=True)))
+                )
+            )
     return found
-
-
-def kappa(one: Sequence[Vote], other: Sequence[Vote]) -> float | None:
-    """Cohen's kappa (Cohen 1960) over A, tie and B; None where both gave one and the same vote throughout."""
-    total = len(one)
-    observed = sum(m == t for m, t in zip(one, other, strict=True)) / total
-    mine, theirs = Counter(one), Counter(other)
-    chance = sum(mine[vote] * theirs[vote] for vote in VOTES)
-    if chance == total * total:
-        return None
-    expected = chance / total**2
-    return round((observed - expected) / (1 - expected), 3)
 
 
 def _reviewer(name: str, export: Export, key: Key) -> Reviewer:

@@ -123,11 +123,7 @@ class _Asking:
         for _ in range(self.limits.attempts):
             answer = await self.endpoint.ask(client, body)
             reason = "" if answer.finished else "the answer was cut at the endpoint's token limit"
-            if not reason:
-                try:
-                    question.check(answer.text)
-                except AnswerError as error:
-                    reason = str(error)
+            reason = reason or _refused(question, answer.text)
             entry = Entry(key, answer.text, reason, answer.input_tokens, answer.output_tokens)
             self.journal.add(entry)
             self.answers.spent = self.answers.spent.plus(entry)
@@ -154,6 +150,17 @@ class _Asking:
             self.say(f"{self.answers.asked}/{self.total} questions, {len(self.answers.failures)} without an answer")
 
 
+def _refused(question: Question, text: str) -> str:
+    """Why `text` is no answer, "" where it is one. Never raises, so that a paid answer is always kept."""
+    try:
+        question.check(text)
+    except AnswerError as error:
+        return str(error)
+    except Exception as error:
+        return f"it cannot be read ({type(error).__name__}: {error})"
+    return ""
+
+
 def json_object(text: str) -> dict[str, Any]:
     """The JSON object that an answer is, thoughts before it and a code fence around it aside. Raises AnswerError."""
     bare = _THINKING.sub("", text).strip()
@@ -162,6 +169,8 @@ def json_object(text: str) -> dict[str, Any]:
         found = json.loads(fenced[1] if fenced else bare)
     except ValueError as error:
         raise AnswerError(f"it is no JSON ({error})") from error
+    except RecursionError as error:
+        raise AnswerError("it is JSON nested too deep") from error
     if not isinstance(found, dict):
         raise AnswerError("it is no JSON object")
     return found

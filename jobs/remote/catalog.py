@@ -18,7 +18,7 @@ from pipeline.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One row of a catalog. file: its URI. row: in that file, from 0. category: as schema files know it."""
+    """One row of a catalog. file: its URI. row: in that file, from 0. category: see `CatalogReader.categorized`."""
 
     file: str
     row: int
@@ -54,14 +54,5 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
         first += unit.rows
         if places:
             table = conform(read_unit(unit, storage), plan.schema).take(pa.array(places))
-            for place, category, item in zip(places, _categories(reader, table), reader.documents(table), strict=True):
+            for place, (category, item) in zip(places, reader.categorized(table), strict=True):
                 yield Product(unit.file.uri, unit.start + place, category, item)
-
-
-def _categories(reader: CatalogReader, table: pa.Table) -> list[str]:
-    """The category of each row where a schema is declared for it, else the name of the default schema."""
-    default = reader.default.name if reader.default else ""
-    if reader.category_column is None:
-        return [default] * table.num_rows
-    found = (str(value).strip() for value in table.column(reader.category_column).to_pylist())
-    return [category if category in reader.schemas else default for category in found]

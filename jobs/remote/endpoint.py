@@ -215,7 +215,7 @@ def _said(response: httpx2.Response) -> tuple[str, str]:
     try:
         error = response.json()["error"]
         return (str(error["message"]), str(error.get("code"))) if isinstance(error, dict) else (str(error), "")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return response.text, ""
 
 

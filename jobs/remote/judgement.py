@@ -12,8 +12,9 @@ from typing import Any
 
 from jobs.remote.asking import AnswerError, Question, check_keys, json_object
 from jobs.remote.prompts import rendered
+from jobs.scores.agreement import cohen_kappa
 from jobs.scores.dataset import BenchmarkRow
-from jobs.scores.scoring import NO_VALUE, Outcome, outcomes
+from jobs.scores.scoring import Outcome, is_value, outcomes
 
 
 class Verdict(StrEnum):
@@ -45,34 +46,23 @@ class Agreement:
     pairs: Counter[tuple[Verdict, Verdict]] = field(default_factory=Counter)
 
     def as_dict(self, kinds: tuple[Verdict, ...]) -> dict[str, Any]:
-        """Of slots whose verdict is one of `kinds`. agreement: share in percent. kappa: Cohen's, what of it is
-        more than chance; None where both always say the same, which leaves nothing to chance."""
-        slots = sum(self.pairs[gold, judge] for gold in kinds for judge in kinds)
+        """Of slots whose verdict is one of `kinds`. agreement: share in percent. kappa: see `cohen_kappa`."""
+        pairs = {(gold, judge): self.pairs[gold, judge] for gold in kinds for judge in kinds}
+        slots = sum(pairs.values())
         same = sum(self.pairs[kind, kind] for kind in kinds)
-        by_chance = sum(
-            sum(self.pairs[kind, other] for other in kinds) * sum(self.pairs[other, kind] for other in kinds)
-            for kind in kinds
-        )
-        chance = by_chance / slots**2 if slots else 1.0
         return {
             "slots": slots,
             "agreement": round(100 * same / slots, 2) if slots else None,
-            "kappa": round((same / slots - chance) / (1 - chance), 3) if chance < 1 else None,
+            "kappa": cohen_kappa(pairs),
             "table": [
-                {"gold": gold.value, "judge": judge.value, "slots": self.pairs[gold, judge]}
-                for gold in kinds
-                for judge in kinds
+                {"gold": gold.value, "judge": judge.value, "slots": count} for (gold, judge), count in pairs.items()
             ],
         }
 
 
-def has_value(value: str | None) -> bool:
-    return value is not None and value not in NO_VALUE
-
-
 def judge_question(row: BenchmarkRow, said: Mapping[str, str | None], seed: str) -> Question:
     """What a judge is asked about a row. seed: decides the order of the attributes, so that none is always last."""
-    values = {name: value if has_value(value) else None for name, value in said.items()}
+    values = {name: value if is_value(value) else None for name, value in said.items()}
     names = sorted(values)
     random.Random(seed).shuffle(names)
     shown = json.dumps({name: values[name] for name in names}, ensure_ascii=False, indent=1)
@@ -125,7 +115,7 @@ def judged_facts(verdicts: Iterable[Mapping[str, Verdict]], gold: Iterable[Mappi
 
 
 def _possible(value: str | None) -> tuple[Verdict, ...]:
-    return OF_VALUE if has_value(value) else OF_NONE
+    return OF_VALUE if is_value(value) else OF_NONE
 
 
 def _in_order(counts: Mapping[Verdict, int]) -> dict[str, int]:

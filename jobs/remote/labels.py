@@ -8,17 +8,30 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from hpd_core.grounding import SourceText
-from hpd_core.normal import is_null
-from hpd_core.reading import ValueStatus, typed_value
-from hpd_core.schema import Attribute, Document, Schema, ValueType
+from hpd_core.grounding import SourceText, Span
+from hpd_core.normal import unquote
+from hpd_core.reading import Reading, ValueStatus, is_copied, read
+from hpd_core.schema import SEPARATOR, Attribute, Document, Schema, ValueType
+from hpd_core.writing import written
 from jobs.remote.asking import AnswerError, Question, check_keys, json_object
 from jobs.remote.prompts import rendered
 from jobs.scores.dataset import ABSENT
 
+#: What the model is told of a type.
+_TYPES = {
+    ValueType.INTEGER: "a whole number",
+    ValueType.NUMBER: "a number",
+    ValueType.BOOLEAN: "yes or no",
+    ValueType.QUANTITY: "a number with its unit",
+    ValueType.DATE: "a date",
+}
+
 
 class Kept(StrEnum):
-    """What became of one attribute of an answer."""
+    """What became of one attribute of an answer. The last three are named as `ValueStatus` names them.
+
+    Of several values one that is ungrounded or invalid makes all of them so.
+    """
 
     #: A span of the text, or one of the closed values.
     VALUE = "values"
@@ -33,7 +46,11 @@ class Kept(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One attribute of one product. said: the model's value, None for absent. value: the label, None for none."""
+    """One attribute of one product. said: the model's value, None for absent. value: the label, None for none.
+
+    A label is what `written` makes of the value: a span keeps the text's own spelling, a closed value the list's, and a
+    boolean is "yes" or "no", so that one fact has one spelling.
+    """
 
     attribute: str
     kept: Kept
@@ -45,7 +62,7 @@ def label_question(document: Document) -> Question:
     """What is asked about a product. The schema stands first: an endpoint that caches prefixes computes it once."""
     schema = document.schema
     names = json.dumps([attribute.name for attribute in schema], ensure_ascii=False)
-    system = rendered("label.txt.j2", schema=schema, names=names)
+    system = rendered("label.txt.j2", schema=schema, names=names, types=_TYPES, separator=SEPARATOR)
     return Question(system, document.text, answer_shape(schema), lambda text: labels_of(document, text))
 
 
@@ -64,7 +81,8 @@ def labels_of(document: Document, text: str) -> list[Label]:
     found = json_object(text)
     check_keys(found, [attribute.name for attribute in document.schema])
     said = {name: _text(name, value) for name, value in found.items()}
-    return [_label(attribute, document.text, said[attribute.name]) for attribute in document.schema]
+    source = _WholeWords(document.text)
+    return [_label(attribute, source, said[attribute.name]) for attribute in document.schema]
 
 
 def benchmark_line(text: str, category: str, labels: list[Label]) -> dict[str, Any]:
@@ -80,25 +98,24 @@ def benchmark_line(text: str, category: str, labels: list[Label]) -> dict[str, A
     return line | ({"dropped": dropped} if dropped else {})
 
 
-def _label(attribute: Attribute, text: str, said: str | None) -> Label:
-    if said is None or _means_absent(attribute, said):
-        return Label(attribute.name, Kept.ABSENT, said, None)
-    if attribute.values or attribute.type is ValueType.BOOLEAN:  # a judgement about the text, not a piece of it
-        value, status = typed_value(attribute, said)
-        if status is not ValueStatus.EXTRACTED:
-            return Label(attribute.name, Kept.INVALID, said, None)
-        return Label(attribute.name, Kept.VALUE, said, str(value) if attribute.values else said.strip())
-    place = SourceText(text).find_whole(said)
-    if place is None:
-        return Label(attribute.name, Kept.UNGROUNDED, said, None)
-    span = place.of(text)
-    if typed_value(attribute, span)[1] is not ValueStatus.EXTRACTED:
-        return Label(attribute.name, Kept.INVALID, said, None)
-    return Label(attribute.name, Kept.VALUE if span == said.strip() else Kept.RESPELLED, said, span)
+class _WholeWords(SourceText):
+    """Where a label stands: as whole words on one line. A model's own value may be part of a word, a lesson not."""
+
+    def find(self, value: str) -> Span | None:
+        return self.find_whole(value)
 
 
-def _means_absent(attribute: Attribute, said: str) -> bool:
-    return is_null(said) and said.strip().casefold() not in {value.casefold() for value in attribute.values}
+def _label(attribute: Attribute, source: SourceText, said: str | None) -> Label:
+    """What `said` means is for `read` to tell, as it does for the values that a decoder writes."""
+    reading = Reading(None, ValueStatus.ABSENT) if said is None else read(attribute, said, source)
+    if said is None or reading.status is not ValueStatus.EXTRACTED:
+        return Label(attribute.name, Kept(reading.status.value), said, None)
+    if not is_copied(attribute):  # a judgement about the text, not a piece of it
+        return Label(attribute.name, Kept.VALUE, said, written(attribute, reading.value))  # type: ignore[arg-type]
+    texts = [span.of(source.text) for span in reading.spans if span]
+    pieces = {unquote(piece) for piece in (unquote(said).split(SEPARATOR) if attribute.many else [said])}
+    kept = Kept.VALUE if pieces.issuperset(texts) else Kept.RESPELLED
+    return Label(attribute.name, kept, said, written(attribute, texts if attribute.many else texts[0]))
 
 
 def _text(name: str, value: Any) -> str | None:
@@ -111,6 +128,6 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def _value_shape(attribute: Attribute) -> dict[str, Any]:
-    if attribute.values:
+    if attribute.values and not attribute.many:
         return {"type": ["string", "null"], "enum": [*attribute.values, None]}
     return {"type": ["string", "null"]}

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from jobs.remote.asking import AnswerError, Question, check_keys, json_object
-from jobs.remote.judgement import has_value
 from jobs.remote.prompts import rendered
 from jobs.scores.dataset import BenchmarkRow
+from jobs.scores.scoring import is_value
 
 
 class Choice(StrEnum):
@@ -48,10 +48,12 @@ def preference_questions(
 ) -> tuple[Question, Question] | None:
     """The question with `a` first and the one with `b` first, about what differs; None where nothing does."""
     mine, theirs = _plain(a), _plain(b)
-    odd = [name for name in mine if mine[name] != theirs[name]]
+    odd = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
     if not odd:
         return None
-    shown = [json.dumps({name: said[name] for name in odd}, ensure_ascii=False, indent=1) for said in (mine, theirs)]
+    shown = [
+        json.dumps({name: said.get(name) for name in odd}, ensure_ascii=False, indent=1) for said in (mine, theirs)
+    ]
     return _question(row, shown[0], shown[1]), _question(row, shown[1], shown[0])
 
 
@@ -94,4 +96,4 @@ def _question(row: BenchmarkRow, first: str, second: str) -> Question:
 
 
 def _plain(said: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {name: value if has_value(value) else None for name, value in said.items()}
+    return {name: value if is_value(value) else None for name, value in said.items()}

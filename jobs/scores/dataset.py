@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
@@ -25,13 +25,34 @@ class BenchmarkRow:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark file. schemas: per category, every attribute that its rows name, in order of first appearance."""
+    """A benchmark file.
+
+    schemas: per category, every attribute that its rows name, in order of first appearance, or what `with_schemas` put
+    in its place. origin: the file, for messages.
+    """
 
     rows: tuple[BenchmarkRow, ...]
     schemas: dict[str, Schema]
+    origin: str = ""
+
+    def with_schemas(self, declared: Mapping[str, Schema]) -> Benchmark:
+        """The same rows, asked for the schemas that are `declared` for their categories, with descriptions, closed
+        lists and types; categories without one keep theirs. `jobs.scores.declared` reads such schemas.
+
+        Raises JobError naming a row whose gold names an attribute that its declared schema does not have: it could only
+        be counted as missed.
+        """
+        for number, row in enumerate(self.rows, 1):
+            schema = declared.get(row.category)
+            unknown = [name for name in row.gold if schema and not schema.declares(name)]
+            if schema and unknown:
+                names = f"names {', '.join(map(repr, unknown))}, not in schema {schema.name!r}"
+                where = f"{self.origin}: row {number} ({row.text[:40]!r})"
+                raise JobError(f"{where} {names}, which is declared for category {row.category!r}")
+        return replace(self, schemas={c: declared.get(c, schema) for c, schema in self.schemas.items()})
 
     def documents(self, limit: int | None = None) -> list[Document]:
-        """The first `limit` rows as documents, each with the full schema of its category."""
+        """The first `limit` rows as documents, each with the whole schema of its category."""
         return [Document(row.text, self.schemas[row.category]) for row in self.rows[:limit]]
 
     def answers(self, limit: int | None = None) -> list[dict[str, str]]:
@@ -57,7 +78,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
         raise JobError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     if not rows:
         raise JobError(f"{path}: holds no row")
-    return Benchmark(tuple(rows), category_schemas(rows, str(path)))
+    return Benchmark(tuple(rows), category_schemas(rows, str(path)), str(path))
 
 
 def category_schemas(rows: Sequence[BenchmarkRow], origin: str) -> dict[str, Schema]:

@@ -72,6 +72,7 @@ def settings(facts: Mapping[str, Any]) -> dict[str, str]:
         "visibility": run.get("settings", {}).get("visibility"),
         "model": run.get("model", {}).get("source"),
         "adapter": run.get("model", {}).get("adapter"),
+        "schemas": ", ".join(run.get("schemas", ())),
     }
     return {name: str(value) for name, value in found.items() if value}
 

@@ -31,6 +31,12 @@ class Run:
         """Of Benchmark.digest; None where the run was written before there was one."""
         return self.facts.get("rows_digest")
 
+    @property
+    def declared(self) -> dict[str, set[str]]:
+        """{category: attributes that `--schemas` asked its rows for}."""
+        found = self.facts["run"].get("declared") or {}
+        return {category: {a["name"] for a in schema["attributes"]} for category, schema in found.items()}
+
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of some folders. Raises JobError for a folder that is none, and for one given twice."""
@@ -55,6 +61,8 @@ def check_same_rows(runs: Sequence[Run]) -> None:
         ):
             if mine != theirs and None not in (mine, theirs):
                 raise JobError(f"{first.folder} and {run.folder} are over different rows: {what} {mine} and {theirs}")
+        if first.declared != run.declared:
+            continue  # the same rows, asked for other attributes
         # Where one of them has no digest, the attributes asked of each row still tell benchmarks apart.
         for number, (said, told) in enumerate(zip(first.predictions, run.predictions, strict=True), 1):
             if said.keys() != told.keys():
@@ -72,9 +80,10 @@ def check_belongs(run: Run, benchmark: Benchmark, dataset: str) -> None:
         raise JobError(f"{run.folder} has {count} rows, {dataset} {len(benchmark.rows)}")
     if run.rows_digest not in (None, benchmark.digest(count)):
         raise JobError(f"{run.folder} is over other rows than {dataset} has now: the file or its gold has changed")
+    declared = run.declared
     # A run of before the digest, and a predictions.jsonl put beside the scores of another run.
     for number, (row, said) in enumerate(zip(benchmark.rows, run.predictions, strict=False), 1):
-        wanted = {attribute.name for attribute in benchmark.schemas[row.category]}
+        wanted = declared.get(row.category) or {attribute.name for attribute in benchmark.schemas[row.category]}
         if said.keys() != wanted:
             odd = ", ".join(sorted(said.keys() ^ wanted))
             raise JobError(

@@ -114,20 +114,21 @@ def outcomes(wanted: Mapping[str, Iterable[str]], said: Mapping[str, str | None]
     for attribute, values in wanted.items():
         yield attribute, _outcome(list(values), said.get(attribute))
     for attribute, value in said.items():
-        if attribute not in wanted and _is_value(value):
+        if attribute not in wanted and is_value(value):
             yield attribute, Outcome.EXTRA
 
 
 def _outcome(accepted: Sequence[str], guess: str | None) -> Outcome:
     # The benchmark takes the first gold value's word for whether the attribute is there at all.
     if accepted[0] == "n/a":
-        return Outcome.NV if _is_value(guess) else Outcome.NN
-    if not _is_value(guess):
+        return Outcome.NV if is_value(guess) else Outcome.NN
+    if not is_value(guess):
         return Outcome.VN
     return Outcome.VC if guess in [value.strip() for value in accepted] else Outcome.VW
 
 
-def _is_value(guess: str | None) -> bool:
+def is_value(guess: str | None) -> bool:
+    """Whether a predicted text counts as a value."""
     return guess is not None and guess not in NO_VALUE
 
 

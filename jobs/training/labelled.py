@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How data sets are read that are no benchmark files.
 
     job: YAML with text and schemas of Parquet. min_confidence, unfinished: see `read_output`.
@@ -77,7 +77,7 @@ def read_labelled(
     datasets: Sequence[str | Path],
     excluded: Iterable[Path],
     declared: Mapping[str, Schema] | None = None,
-    reading: Reading = Reading(),
+    reading: ReadOptions = ReadOptions(),
 ) -> list[Labelled]:
     """Rows of the data sets without those whose text stands in an excluded benchmark file, blanks aside.
 
@@ -115,7 +115,7 @@ def data_fingerprint(labelled: Iterable[Labelled], facts: Mapping[str, Any]) -> 
     return digest.hexdigest()[:16]
 
 
-def _rows(name: str, kind: Kind, reading: Reading, tally: Tally) -> Iterable[Labelled]:
+def _rows(name: str, kind: Kind, reading: ReadOptions, tally: Tally) -> Iterable[Labelled]:
     if kind is Kind.OUTPUT:
         return read_output(name, tally, threshold=reading.min_confidence, unfinished=reading.unfinished)
     if reading.job is None:

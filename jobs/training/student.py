@@ -12,8 +12,8 @@ from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecoderSpec
 from jobs.console import say
-from jobs.evaluate import extract_chunks, prediction
 from jobs.scores.dataset import Benchmark
+from jobs.scores.predictions import extract_chunks, prediction
 from jobs.scores.scoring import score
 from jobs.training.labelled import data_fingerprint
 

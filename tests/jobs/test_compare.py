@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from jobs.cli import app
 from jobs.compare import side_by_side
-from jobs.evaluate import write_results
 from jobs.scores.bootstrap import difference
 from jobs.scores.breakdown import Part
 from jobs.scores.dataset import read_benchmark
+from jobs.scores.predictions import write_results
 from jobs.scores.quality import assess
 from jobs.scores.scoring import Scores
 from tests.jobs.test_dataset import row, write

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpd_core.schema import Attribute, Schema
 from jobs.scores.dataset import read_benchmark
 from pipeline.job import JobError
 
@@ -37,6 +38,20 @@ def test_a_schema_is_the_union_over_the_whole_file_in_order_of_first_appearance(
     assert [a.name for a in first[0].schema] == ["Brand", "Size", "Color"]
     assert [a.name for a in benchmark.schemas["Tea"]] == ["Flavor"]
     assert benchmark.answers() == [{"Brand": "A", "Size": "1"}, {"Flavor": "mint"}, {"Brand": "C"}]
+
+
+def test_declared_schemas_are_asked_of_their_categories_and_others_keep_theirs(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", row("a", "Shoes", Brand="A"), row("b", "Tea", Flavor="mint"))
+    shoes = Schema("s", (Attribute("Fit", values=("slim",)), Attribute("Brand", "the maker")))
+    benchmark = read_benchmark(path).with_schemas({"Shoes": shoes, "Hats": shoes})
+    assert [document.schema for document in benchmark.documents()] == [shoes, read_benchmark(path).schemas["Tea"]]
+    assert benchmark.rows == read_benchmark(path).rows and list(benchmark.schemas) == ["Shoes", "Tea"]
+
+
+def test_gold_beyond_the_declared_schema_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", row("a", "Tea", Size="1"), row("b", "Tea", Flavor="mint"))
+    with pytest.raises(JobError, match=r"x\.jsonl: row 2 \('b'\) names 'Flavor', not in schema 's'.*category 'Tea'"):
+        read_benchmark(path).with_schemas({"Tea": Schema("s", (Attribute("Size"),))})
 
 
 def test_a_line_separator_inside_a_text_does_not_end_a_row(tmp_path: Path) -> None:

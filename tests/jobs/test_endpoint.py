@@ -211,6 +211,25 @@ class TestManyQuestions:
         answers, _ = self.ask_all(fake, tmp_path / "j", ["x"])
         assert not answers.texts and reason in str(answers.failures) and len(fake.bodies) == 2
 
+    @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "1" * 9_999, '{"a": "\\ud83d"} and more', "\0"])
+    def test_no_text_ends_the_run_and_every_paid_answer_is_kept(
+        self, fake: FakeEndpoint, tmp_path: Path, text: str
+    ) -> None:
+        fake.answer = lambda body: Reply('{"a": 1}' if asked_text(body) == "good" else text)
+        answers, journal = self.ask_all(fake, tmp_path / "j", ["bad", "good"], concurrency=1)
+        assert len(answers.texts) == len(answers.failures) == 1 and journal.spent.answers == 3
+        assert Journal(tmp_path / "j").spent == journal.spent
+
+    def test_a_check_that_breaks_costs_its_own_question_only(self, fake: FakeEndpoint, tmp_path: Path) -> None:
+        def broken(text: str) -> None:
+            raise RecursionError("too deep")
+
+        asked = [Question("system", "bad", {}, broken), question("good")]
+        with Journal(tmp_path / "j") as journal:
+            answers = ask_all(Endpoint(fake.url, "big", KEY), asked, journal, Limits(concurrency=1), lambda line: None)
+        assert len(answers.texts) == 1 and "cannot be read (RecursionError: too deep)" in str(answers.failures)
+        assert journal.spent.answers == 3
+
     def test_failures_in_a_row_end_the_run(self, fake: FakeEndpoint, tmp_path: Path) -> None:
         replies(fake, Reply(status=400, message="no such response_format"))
         texts = [f"t{n}" for n in range(30)]

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from hpd_core.grounding import SourceText
 from hpd_core.prompt import EncodedDocument, PromptError
+from hpd_core.reading import read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
-from hpd_core.schema import Document
+from hpd_core.schema import Attribute, Document, Schema, ValueType
 from jobs.benchmark import Lengths, inputs, work
 from jobs.decoders import OneByOne
-from jobs.evaluate import CHUNK, extract_chunks, prediction, write_results
+from jobs.remote.labels import labels_of
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.predictions import CHUNK, extract_chunks, prediction, write_results
 from tests.jobs.test_dataset import row, write
 
 
@@ -72,6 +75,36 @@ def test_every_row_gets_a_prediction_in_order_also_one_that_cannot_be_asked(benc
     ]
     assert (counts.documents, rows[1].error) == (3, "too long")
     assert rows[2].status is RowStatus.NO_TEXT
+
+
+@pytest.mark.parametrize(
+    ("attribute", "raw", "text"),
+    [
+        (Attribute("A"), ' "Pro"', "Pro"),
+        (Attribute("A", type=ValueType.INTEGER), "1,299", "1,299"),
+        (Attribute("A", type=ValueType.NUMBER), " 5.50", "5.50"),
+        (Attribute("A", type=ValueType.QUANTITY), "5 KG", "5 kg"),
+        (Attribute("A", type=ValueType.INTEGER), "many", None),
+        (Attribute("A", type=ValueType.BOOLEAN), "TRUE", "yes"),
+        (Attribute("A", type=ValueType.BOOLEAN), "0", "no"),
+        (Attribute("A", values=("1.50", "2"), type=ValueType.NUMBER), "1.50", "1.50"),
+        (Attribute("A", many=True), "RED;Blue; RED", "red; Blue"),
+        (Attribute("A", many=True, type=ValueType.QUANTITY), "5 kg; n/a;7 cm", "5 kg; 7 cm"),
+        (Attribute("A", values=("Men", "Women"), many=True), "women;MEN", "Women; Men"),
+    ],
+)
+@pytest.mark.parametrize("grounded", [True, False])
+def test_a_prediction_is_the_text_that_a_label_has_for_the_same_fact(
+    attribute: Attribute, raw: str, text: str | None, grounded: bool
+) -> None:
+    source = "Pro for 1,299 dollars; 5.50, 5 kg, 7 cm, Blue or red"
+    found = read(attribute, raw, SourceText(source) if grounded else None)
+    value = Value("A", found.value, found.status, raw, -0.1, 1, found.spans)
+    row_ = Row(Schema("s", (attribute,)), RowStatus.OK, (value,), text=source if grounded else "")
+    said = prediction(row_)["A"]
+    assert said == text if grounded else (said or "").casefold() == (text or "").casefold()
+    (label,) = labels_of(Document(source, row_.schema), json.dumps({"A": raw}))
+    assert label.value == text
 
 
 def test_the_work_of_all_chunks_is_summed(tmp_path: Path) -> None:

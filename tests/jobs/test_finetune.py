@@ -144,7 +144,7 @@ def test_two_workers_train_what_one_trains(hpd: Finetune, files: dict[str, Path]
         (("--gpus", "1"), "--gpus: is for --workers"),
         (("--workers", "2", "--device", "cpu"), "--device cpu: each of several workers"),
         (("--lr", "0"), "learning_rate"),
-        (("--schemas", "{a}", "--schemas", "{a}"), "category 'shoes' is declared by"),
+        (("--schemas", "{a}", "--schemas", "{a}"), "category 'shoes' is of schema 'shoes'"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

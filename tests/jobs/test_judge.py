@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from jobs.cli import app
-from jobs.evaluate import write_results
 from jobs.remote import endpoint as module
 from jobs.remote.asking import AnswerError
 from jobs.remote.judgement import (
@@ -28,6 +27,7 @@ from jobs.remote.judgement import (
 )
 from jobs.remote.preferences import Choice, Preference, choice_of, preference_facts, preference_questions, preferred
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.predictions import write_results
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 from tests.jobs.test_dataset import row, write
 
@@ -209,3 +209,10 @@ class TestCommand:
     ) -> None:
         done = judge(*words)
         assert done.exit_code == 2 and message in done.stderr and not fake.bodies
+
+
+def test_runs_that_were_asked_for_other_attributes_are_held_together_on_all_of_them() -> None:
+    row = BenchmarkRow("Acme boot, slim", "Shoes", {"Brand": ("Acme",)})
+    first, second = preference_questions(row, {"Brand": "Acme"}, {"Brand": "Acme", "Fit": "slim", "Size": None}) or ()
+    assert '"Fit": null' in first.user and '"Fit": "slim"' in first.user and "Size" not in first.user
+    assert first.user.index('"Fit": null') < first.user.index('"Fit": "slim"') and second.user != first.user

@@ -18,15 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from hpd_core.grounding import SourceText
+from hpd_core.reading import read
 from hpd_core.schema import Attribute, Document, Schema, ValueType
 from jobs.cli import app
 from jobs.remote import endpoint as module
 from jobs.remote.asking import AnswerError
 from jobs.remote.labels import Kept, benchmark_line, label_question, labels_of
 from jobs.scores.dataset import read_benchmark
+from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import read_labelled
-from pipeline.compose import schemas_by_category
-from pipeline.config import SchemasConfig
 from tests.jobs.fake_endpoint import FakeEndpoint, Reply, asked_text, serving
 
 KEY = "sk-secret-0123456789"
@@ -117,7 +118,7 @@ class TestLabels:
             (Kept.RESPELLED, "Acme"),
             (Kept.VALUE, "None"),
             (Kept.VALUE, "100"),
-            (Kept.VALUE, "true"),
+            (Kept.VALUE, "yes"),
         ]
         assert self.label(Brand="Fila", Fit="tight", Grams="ten", New="maybe") == [
             (Kept.UNGROUNDED, None),
@@ -125,6 +126,39 @@ class TestLabels:
             (Kept.INVALID, None),
             (Kept.INVALID, None),
         ]
+
+    @pytest.mark.parametrize(
+        ("attribute", "said", "kept", "value"),
+        [
+            (Attribute("A"), '"Pro"', Kept.VALUE, "Pro"),
+            (Attribute("A"), "'PRO'", Kept.RESPELLED, "Pro"),
+            (Attribute("A"), '"n/a".', Kept.ABSENT, None),
+            (Attribute("A"), "o", Kept.UNGROUNDED, None),
+            (Attribute("A", values=("None", "Wool")), '"None"', Kept.VALUE, "None"),
+            (Attribute("A", values=("None", "Wool")), "N/A", Kept.ABSENT, None),
+            (Attribute("A", values=("1.50", "2"), type=ValueType.NUMBER), 1.5, Kept.INVALID, None),
+            (Attribute("A", values=("1.50", "2"), type=ValueType.NUMBER), "1.50", Kept.VALUE, "1.50"),
+            (Attribute("A", type=ValueType.BOOLEAN), True, Kept.VALUE, "yes"),
+            (Attribute("A", type=ValueType.BOOLEAN), " Y ", Kept.VALUE, "yes"),
+            (Attribute("A", type=ValueType.BOOLEAN), "FALSE", Kept.VALUE, "no"),
+            (Attribute("A", type=ValueType.INTEGER), "1,299", Kept.VALUE, "1,299"),
+            (Attribute("A", type=ValueType.QUANTITY), "5 KG", Kept.RESPELLED, "5 kg"),
+            (Attribute("A", many=True), "red;Blue", Kept.VALUE, "red; Blue"),
+            (Attribute("A", many=True), '"Blue; RED; blue"', Kept.RESPELLED, "Blue; red"),
+            (Attribute("A", many=True), "red; pink", Kept.UNGROUNDED, None),
+            (Attribute("A", many=True), "none; ", Kept.ABSENT, None),
+            (Attribute("A", many=True, values=("Men", "Women")), "women; MEN", Kept.VALUE, "Women; Men"),
+            (Attribute("A", many=True, values=("Men", "Women")), "men; kids", Kept.INVALID, None),
+        ],
+    )
+    def test_an_answer_is_read_as_a_decoders_value_is(
+        self, attribute: Attribute, said: Any, kept: Kept, value: str | None
+    ) -> None:
+        text = "Pro 1,299 dollars, 5 kg, Blue or red"
+        (label,) = labels_of(Document(text, Schema("s", (attribute,))), json.dumps({"A": said}))
+        assert (label.kept, label.value) == (kept, value)
+        if value is not None:  # and who reads the label again gets the same fact
+            assert read(attribute, value).value == read(attribute, label.said or "", SourceText(text)).value
 
     @pytest.mark.parametrize(
         ("answer", "message"),
@@ -140,9 +174,17 @@ class TestLabels:
 
     def test_the_question_shows_schema_and_text(self) -> None:
         question = label_question(self.document)
-        assert "- Brand: the maker\n- Fit (one of: wide, None)\n- Grams\n" in question.system
+        assert "- Brand: the maker\n- Fit (one of: wide, None)\n- Grams (a whole number)\n" in question.system
+        assert "- New (yes or no)\n" in question.system
         assert '["Brand", "Fit", "Grams", "New"]' in question.system and question.user == self.document.text
         assert question.shape["properties"]["Fit"]["enum"] == ["wide", "None", None]
+
+    def test_the_question_says_which_attributes_may_have_several_values(self) -> None:
+        schema = Schema("s", (Attribute("Colors", many=True), Attribute("For", values=("Men", "Women"), many=True)))
+        question = label_question(Document("x", schema))
+        several = '(may have several values: ";" between them)'
+        assert f"- Colors {several}\n- For (any of: Men, Women) {several}\n\n" in question.system
+        assert question.shape["properties"]["For"] == {"type": ["string", "null"]}
 
     def test_a_dropped_value_is_not_named_and_not_lost(self) -> None:
         answer = '{"Brand": "Fila", "Fit": null, "Grams": null, "New": null}'
@@ -176,11 +218,25 @@ class TestCommand:
         # 4 answers of 100 and 10 tokens: 400 * 2 + 40 * 10 dollars per million
         assert facts["spent"]["dollars"] == pytest.approx(0.0012) and "0.0012 dollars" in done.stdout
 
-    def test_finetune_takes_the_file_with_the_jobs_schemas(self, label: Callable[..., Result], folder: Path) -> None:
+    def test_finetune_takes_every_row_with_the_schema_that_it_was_labelled_with(
+        self, label: Callable[..., Result], folder: Path, fake: FakeEndpoint
+    ) -> None:
+        kinds = ["Sneakers", " Boots ", "Tea", "None", None, "", "of no schema"]
+        table = pa.table({"title": [f"Acme {n}" for n in range(len(kinds))], "kind": kinds})
+        pq.write_table(table, folder / "in" / "a.parquet")
+        fake.answer = lambda body: Reply(
+            json.dumps({"Brand": "Acme"} | ({"Grams": None} if "Grams" in str(body) else {"Color": None, "Fit": None}))
+        )
+        schemas = SCHEMAS + "none: {categories: [None], attributes: [Brand, Color, Fit]}\n"
+        (folder / "schemas.yaml").write_text(schemas)
         assert label().exit_code == 0
-        declared = schemas_by_category(SchemasConfig(file="schemas.yaml"), folder / "job.yaml")
-        first, *_ = read_labelled([folder / "out.jsonl"], [], declared)
-        assert first.document.schema == declared["Sneakers"] and first.values["Color"] == ("RED",)
+        declared = declared_schemas([folder / "schemas.yaml"])
+        rows = read_labelled([folder / "out.jsonl"], [], declared)
+        found = [row.document.schema.name for row in rows]
+        assert found == ["shoes", "shoes", "tea", "none", "shoes", "shoes", "shoes"]
+        categories = [line["category"] for line in lines(folder / "out.jsonl")]
+        assert categories == ["Sneakers", "Boots", "Tea", "None", "shoes", "shoes", "shoes"]
+        assert all(row.document.schema is declared[c] for row, c in zip(rows, categories, strict=True))
 
     def test_the_key_is_sent_and_written_nowhere(
         self, label: Callable[..., Result], folder: Path, fake: FakeEndpoint

@@ -18,7 +18,7 @@ from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
-from jobs.training.labelled import Reading, read_labelled
+from jobs.training.labelled import ReadOptions, read_labelled
 from pipeline.job import JobError, OutputOptions, UnitCaps
 from pipeline.reader import CatalogReader
 from pipeline.run import run
@@ -85,7 +85,7 @@ def extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def read(folder: Path, threshold: float | None = None, **others: Any) -> list[Labelled]:
-    return read_labelled([folder], [], reading=Reading(min_confidence=threshold, **others))
+    return read_labelled([folder], [], reading=ReadOptions(min_confidence=threshold, **others))
 
 
 def test_values_texts_and_schemas_come_from_the_output_alone(extracted: Any) -> None:

@@ -11,8 +11,7 @@ import yaml
 
 from hpd_core.schema import Schema
 from jobs.scores.dataset import ABSENT, BenchmarkRow, read_benchmark
-from pipeline.compose import schemas_by_category
-from pipeline.config import SchemasConfig
+from jobs.scores.declared import declared_schemas
 
 FILES = ("train.jsonl", "validation.jsonl")
 
@@ -26,9 +25,7 @@ def rows(repository: Path) -> dict[str, tuple[BenchmarkRow, ...]]:
 def declared(repository: Path) -> dict[str, Schema]:
     """What the README of the adapter trains with: the quickstart's schemas and those beside the listings."""
     files = (repository / "conf" / "schemas" / "sample.yaml", repository / "samples" / "labelled" / "schemas.yaml")
-    found = [schemas_by_category(SchemasConfig(file=str(path)), ".") for path in files]
-    assert not set(found[0]) & set(found[1])
-    return found[0] | found[1]
+    return declared_schemas(files)
 
 
 @pytest.mark.parametrize("name", FILES)

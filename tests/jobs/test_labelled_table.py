@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpd_core.examples import Labelled
-from jobs.training.labelled import Kind, Reading, kind_of, read_labelled
+from jobs.training.labelled import Kind, ReadOptions, kind_of, read_labelled
 from jobs.training.labelled_table import BATCH_ROWS
 from pipeline.job import JobError
 from tests.jobs.test_dataset import row as benchmark_row
@@ -48,7 +48,7 @@ def write(path: Path, **columns: Any) -> Path:
 
 
 def read(path: Path | str, job: Path) -> list[Labelled]:
-    return read_labelled([path], [], reading=Reading(job=job))
+    return read_labelled([path], [], reading=ReadOptions(job=job))
 
 
 def test_values_are_written_as_a_model_writes_them_and_null_is_absent(tmp_path: Path, job: Path) -> None:
@@ -170,7 +170,7 @@ def test_excluded_texts_are_left_out_of_parquet_too(
 ) -> None:
     test = write_benchmark(tmp_path / "test.jsonl", benchmark_row("shoe  0", "shoes", Brand="A"))
     path = write(tmp_path / "a.parquet", brand=["A", "B"])
-    both = read_labelled([test, path], [test], reading=Reading(job=job))
+    both = read_labelled([test, path], [test], reading=ReadOptions(job=job))
     assert [r.document.text for r in both] == ["shoe 1"]
     assert "1 rows left out: the text stands in an excluded file" in capsys.readouterr().err
 
@@ -196,7 +196,7 @@ def test_refusals_name_what_is_missing(tmp_path: Path, job: Path) -> None:
     with pytest.raises(JobError, match=r"a.parquet: Parquet with attribute columns needs --job"):
         read_labelled([path], [])
     with pytest.raises(JobError, match="--min-confidence: no --dataset is an output of `hpd extract`"):
-        read_labelled([path], [], reading=Reading(job=job, min_confidence=0.5))
+        read_labelled([path], [], reading=ReadOptions(job=job, min_confidence=0.5))
     job.write_text(JOB.replace("{{ title }}", "{{ name }}"))
     with pytest.raises(JobError, match=r"a.parquet: column 'name' is not in the input"):
         read(path, job)

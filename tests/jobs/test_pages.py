@@ -18,18 +18,18 @@ from hpd_core.rows import Counts, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
-from jobs.scores.pages import EXAMPLES, KINDS, report_page, shortened, write_page
+from jobs.scores.pages import EXAMPLES, KINDS, report_page, settings, shortened, write_page
 from jobs.scores.quality import assess
 from tests.jobs.test_dataset import row, write
 
 HOSTILE = "<script>alert('x')</script> & \"boot\""
 Answers = dict[str, dict[str, str]]
-Evaluate = Callable[[Path, Path, Answers], Result]
+Evaluate = Callable[..., Result]
 
 
 @pytest.fixture
 def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
-    """run_evaluate(dataset, folder, {text: {attribute: value}}): the command, its decoder replaced."""
+    """run_evaluate(dataset, folder, {text: {attribute: value}}, *options): the command, its decoder replaced."""
 
     def answer(answers: Answers, documents: Sequence[Document]) -> tuple[list[Row], Counts]:
         rows = []
@@ -40,7 +40,7 @@ def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
             rows.append(Row(document.schema, RowStatus.OK, values))
         return rows, Counts(documents=len(rows))
 
-    def evaluate(dataset: Path, folder: Path, answers: Answers) -> Result:
+    def evaluate(dataset: Path, folder: Path, answers: Answers, *options: str) -> Result:
         spec = {"model": {"source": "<b>model</b>", "adapter": ""}, "settings": {"layout": "gaps"}}
         # In place of the module that brings torch.
         decoders = ModuleType("jobs.decoders")
@@ -49,7 +49,7 @@ def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         monkeypatch.setitem(sys.modules, "jobs.decoders", decoders)
         monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_: SimpleNamespace(as_dict=lambda: spec))
         monkeypatch.setattr("jobs.evaluate.extract_chunks", lambda _, documents: answer(answers, documents))
-        return CliRunner().invoke(app, ["evaluate", "--dataset", str(dataset), "--output", str(folder)])
+        return CliRunner().invoke(app, ["evaluate", "--dataset", str(dataset), "--output", str(folder), *options])
 
     return evaluate
 
@@ -106,6 +106,40 @@ def test_evaluate_writes_scores_and_a_report_beside_its_predictions(tmp_path: Pa
     ]
     assert boundary[1:] == [["2", "Fila boot", "BrandShoes", "Fila", "Fila boot"]]
     assert invented[1:] == [["3", "Tazo", "FlavorTea", "none", "mint"]]
+
+
+def test_declared_schemas_are_asked_and_told(tmp_path: Path, run_evaluate: Evaluate) -> None:
+    data = write(
+        tmp_path / "x.jsonl",
+        row("Fila boot, slim", "Boots", Fit="slim"),
+        row("Acme boot", "shoes", Fit="n/a", Brand="Acme"),
+        row("Tazo", "Tea", Flavor="n/a"),
+    )
+    (tmp_path / "a.yaml").write_text(
+        "shoes: {categories: [Boots], attributes: [Brand, {name: Fit, description: the cut, values: [slim]}]}"
+    )
+    (tmp_path / "b.yaml").write_text("hats: {attributes: [Size]}")
+    options = ["--schemas", str(tmp_path / "a.yaml"), "--schemas", str(tmp_path / "b.yaml")]
+    answers = {"Fila boot, slim": {"Brand": "Fila", "Fit": "slim"}}
+
+    result = run_evaluate(data, tmp_path / "o", answers, *options)
+
+    assert result.exit_code == 0, result.output
+    said = [json.loads(line) for line in (tmp_path / "o" / "predictions.jsonl").read_text().splitlines()]
+    assert said == [{"Brand": "Fila", "Fit": "slim"}, {"Brand": None, "Fit": None}, {"Flavor": None}]
+    facts = json.loads((tmp_path / "o" / "scores.json").read_text())
+    assert facts["run"]["schemas"] == ["a.yaml", "b.yaml"] and settings(facts)["schemas"] == "a.yaml, b.yaml"
+    assert set(facts["run"]["declared"]) == {"Boots", "shoes"}
+    assert facts["run"]["declared"]["Boots"]["attributes"][1]["description"] == "the cut"
+    assert facts["rows_digest"] == read_benchmark(data).digest(), "the same rows, whatever they are asked for"
+    assert run_evaluate(data, tmp_path / "p", answers).exit_code == 0
+    assert "schemas" not in json.loads((tmp_path / "p" / "scores.json").read_text())["run"]
+    nothing = run_evaluate(data, tmp_path / "q", answers, *options[2:])
+    both = [str(tmp_path / "o"), str(tmp_path / "p")]
+    for pair in (both, both[::-1]):
+        line = ["compare", *pair, "--dataset", str(data), "--output", str(tmp_path / "c")]
+        assert (done := CliRunner().invoke(app, line)).exit_code == 0, done.output
+    assert nothing.exit_code == 2 and "--schemas: declares none of the categories" in nothing.stderr
 
 
 def test_whatever_products_and_models_write_is_text_on_the_page(tmp_path: Path, run_evaluate: Evaluate) -> None:

@@ -18,6 +18,7 @@ from pipeline.text import TextTemplate
 
 SHOES = Schema("shoes", (Attribute("Brand"), Attribute("Size")))
 TEA = Schema("tea", (Attribute("Flavor"),))
+ANY = Schema("any", (Attribute("Brand"),))
 
 
 def reader(template: str = "{{ title }}", **changes: Any) -> CatalogReader:
@@ -42,6 +43,18 @@ def test_a_category_without_schema_is_an_error_unless_there_is_a_default(categor
     assert isinstance(fault, RowFault)
     assert fault.status is RowStatus.ERROR and reason in fault.reason
     assert reader(default=TEA).documents(table(category=[category])) == [Document("x", TEA)]
+
+
+@pytest.mark.parametrize(
+    ("default", "categories"),
+    [(None, ["tea", "shoes", "", "", "None", "hats"]), (ANY, ["tea", "shoes", "any", "any", "any", "any"])],
+)
+def test_a_row_tells_the_category_that_its_schema_came_by(default: Schema | None, categories: list[str]) -> None:
+    rows = table(category=[" tea ", "shoes", None, " ", "None", "hats"])
+    found = reader(default=default).categorized(rows)
+    assert [category for category, _ in found] == categories
+    assert [item for _, item in found] == reader(default=default).documents(rows)
+    assert [category for category, _ in reader(category_column=None, default=ANY).categorized(rows)] == ["any"] * 6
 
 
 @pytest.mark.parametrize("title", [None, "", "  \n ", "\u2028"])

@@ -264,3 +264,18 @@ def test_what_makes_no_page_is_refused(tmp_path: Path, data: Path, runs: tuple[P
     for result, message in cases:
         assert (result.exit_code, message in result.stderr) == (2, True), (message, result.output)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_value_beyond_what_the_file_names_is_shown_too(tmp_path: Path, data: Path) -> None:
+    declared = [[{**entry, "Fit": f"{fit}{n}"} for n, entry in enumerate(said("x"))] for fit in ("slim", "wide")]
+    runs = tuple(write_run(tmp_path / f"run-{n}", data, entries) for n, entries in enumerate(declared))
+    for run in runs:
+        facts = json.loads((run / "scores.json").read_text())
+        schema = {"name": "s", "attributes": [{"name": name} for name in ("Brand", "Size", "Fit")]}
+        facts["run"]["declared"] = {"Tea": schema, "Shoes": schema}
+        (run / "scores.json").write_text(json.dumps(facts))
+    built = build(runs, data, tmp_path / "p.html")  # type: ignore[arg-type]
+    assert built.exit_code == 0, built.output
+    for question in content(tmp_path / "p.html")["questions"]:
+        (line,) = [line for line in question["lines"] if line[0] == "Fit"]
+        assert {value[:4] for value in line[1:]} == {"slim", "wide"}

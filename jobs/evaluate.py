@@ -14,6 +14,7 @@ from jobs.options import (
     AsJson,
     Dataset,
     Folder,
+    GroundingName,
     LayoutName,
     Limit,
     ModelName,
@@ -48,6 +49,7 @@ def evaluate(
     limit: Limit = None,
     model: ModelName = DEFAULT_MODEL,
     max_value_tokens: ValueTokens = None,
+    grounding: GroundingName = None,
     threads: Threads = None,
     json_: AsJson = False,
 ) -> None:
@@ -60,7 +62,7 @@ def evaluate(
     if declared and not declared.keys() & benchmark.schemas.keys():
         raise JobError(f"--schemas: declares none of the categories of {dataset}, as {next(iter(benchmark.schemas))!r}")
     benchmark = benchmark.with_schemas(declared)
-    spec = decoder_spec(model, layout, visibility, max_value_tokens)
+    spec = decoder_spec(model, layout, visibility, max_value_tokens, grounding)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
 
     build = named(decoder)

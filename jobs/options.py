@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpd_core import recipe
-from hpd_core.settings import DecoderSpec, Layout, Visibility
+from hpd_core.settings import DecoderSpec, Grounding, Layout, Visibility
 from hpd_core.source import check_present
 from pipeline.job import JobError
 from pipeline.models import model_spec
@@ -37,16 +37,26 @@ LayoutName = Annotated[
     str | None, typer.Option("--layout", help="gaps | branches; the model's own, or branches, where it is not given.")
 ]
 VisibilityName = Annotated[str | None, typer.Option("--visibility", help="isolated | causal")]
+GroundingName = Annotated[
+    str | None, typer.Option("--grounding", help="off | mark | enforce: values must stand in the text; off by default.")
+]
 ValueTokens = Annotated[int | None, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]
 
 
-def decoder_spec(model: str, layout: str | None, visibility: str | None, max_value_tokens: int | None) -> DecoderSpec:
+def decoder_spec(
+    model: str,
+    layout: str | None,
+    visibility: str | None,
+    max_value_tokens: int | None,
+    grounding: str | None = None,
+) -> DecoderSpec:
     """The spec of command-line words; what is not given is the fine-tuned model's own, or the default.
 
     Raises JobError or SettingsError for what does not exist.
     """
-    for name, given, allowed in (("layout", layout, Layout), ("visibility", visibility, Visibility)):
+    words = (("layout", layout, Layout), ("visibility", visibility, Visibility), ("grounding", grounding, Grounding))
+    for name, given, allowed in words:
         known = [member.value for member in allowed]
         if given is not None and given not in known:
             raise JobError(f"--{name} {given}: must be one of {', '.join(known)}")
@@ -59,5 +69,6 @@ def decoder_spec(model: str, layout: str | None, visibility: str | None, max_val
         layout=Layout(layout or own.layout),
         visibility=Visibility(visibility or own.visibility),
         max_value_tokens=max_value_tokens or own.max_value_tokens,
+        grounding=Grounding(grounding or own.grounding),
     )
     return replace(base, settings=settings)

@@ -267,6 +267,7 @@ def test_a_command_is_also_a_module(name: str, repository: Path) -> None:
     [
         (["--layout", "branch"], "--layout branch: must be one of gaps, branches"),
         (["--visibility", "causal"], "visibility 'causal' needs layout 'gaps'"),
+        (["--grounding", "on"], "--grounding on: must be one of off, mark, enforce"),
         (["--model", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (["--decoder", "nope"], "--decoder nope: must be one of hpd, ar, ar-lookup, per-attribute"),
         (["--dataset", "nowhere.jsonl"], "nowhere.jsonl"),

@@ -62,7 +62,8 @@ def test_a_small_student_learns_from_what_a_larger_teacher_extracted(tmp_path: P
 
     small = write_tiny_model(tmp_path / "small")
     facts = finetune(small, tmp_path / "enriched", tmp_path / "student", "--min-confidence", 0.5)
-    assert facts["rows"] == 23 and facts["min_confidence"] == 0.5 and facts["datasets"] == ["enriched"]
+    assert (facts["rows"], facts["min_confidence"]) == (23, 0.5)
+    assert facts["datasets"] == [f"{tmp_path.name}/enriched"]
     assert "1 rows left out: hpd_status 'no_text'" in facts["said"]
 
     student = HyperParallelDecoder.from_pretrained(str(tmp_path / "student" / "model"))

@@ -38,6 +38,8 @@ class Exit(IntEnum):
     TOO_MANY_ERRORS = 3
     #: Rows are missing in the output; running the same command again continues.
     INCOMPLETE = 4
+    #: Ctrl-C, as shells count it.
+    INTERRUPTED = 130
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -47,6 +49,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
+        except KeyboardInterrupt:
+            say("interrupted: what is committed stays; run the same command again to continue")
+            raise typer.Exit(Exit.INTERRUPTED) from None
         except Exception as error:
             if not isinstance(error, _to_mend()):
                 raise
@@ -94,6 +99,9 @@ class Output:
 @contextmanager
 def output(json_only: bool) -> Iterator[Output]:
     """With `json_only`, whatever else writes to stdout meanwhile (Ray's relayed worker output) lands on stderr."""
+    if sys.stdout is None:  # started with its stdout closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 (for the life of the process)
     sys.stdout.flush()
     if not json_only:
         yield Output(False, 1)

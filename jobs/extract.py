@@ -44,7 +44,8 @@ def extract(
         raise typer.Exit(Exit.INCOMPLETE)
     allowed = settings.limits.max_error_rate * summary.rows_in
     if summary.rows_error > allowed:
-        say(f"{summary.rows_error} rows in error, more than the {allowed:.0f} that limits.max_error_rate allows")
+        share = f"limits.max_error_rate ({settings.limits.max_error_rate:g})"
+        say(f"{summary.rows_error} of {summary.rows_in} rows in error, more than {share} allows")
         raise typer.Exit(Exit.TOO_MANY_ERRORS)
 
 

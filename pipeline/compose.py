@@ -31,10 +31,12 @@ def compose(
     """
     given = [config.input.path] if isinstance(config.input.path, str) else config.input.path or []
     paths = tuple(inputs or given)
-    target = output or config.output.path
+    target = output if output is not None else config.output.path
     rows = limit if limit is not None else config.input.limit
     if not paths:
         raise ConfigError(f"{origin}: input.path: no input; set it or give --input")
+    if not all(path.strip() for path in paths):  # an unset shell variable; the current folder must be asked for as "."
+        raise ConfigError(f"{origin}: input.path: one of the inputs is an empty text")
     if not target:
         raise ConfigError(f"{origin}: output.path: no output; set it or give --output")
     try:
@@ -90,7 +92,7 @@ def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
 def _by_category(named: Mapping[str, tuple[Schema, list[str]]], origin: str | Path) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for name, (schema, categories) in named.items():
-        for category in categories or [name]:
+        for category in map(str.strip, categories or [name]):  # as the reader strips what a row says
             if category in found:
                 other = found[category].name
                 raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")

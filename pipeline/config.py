@@ -122,8 +122,8 @@ class PriceConfig(_Section):
     """machine: a name of conf/prices.yaml. dollars_per_hour: what one really costs you. machines: how many run."""
 
     machine: str | None = None
-    dollars_per_hour: float | None = Field(default=None, ge=0)
-    machines: float = Field(default=1, gt=0)
+    dollars_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    machines: float = Field(default=1, gt=0, allow_inf_nan=False)
 
 
 def _model(value: Any) -> Any:

@@ -112,8 +112,10 @@ class Pool:
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.max_size:
             raise JobError(f"pool size {self.min_size}..{self.max_size}: must be 1 <= min_size <= max_size")
-        if self.cpus <= 0 or self.gpus < 0 or self.threads < 0 or self.max_retries < 0:
-            raise JobError(f"pool: cpus must be positive, gpus, threads and max_retries not negative: {self}")
+        if not 0 < self.cpus < float("inf") or not 0 <= self.gpus < float("inf"):  # NaN is neither
+            raise JobError(f"pool: cpus must be positive and gpus not negative, both finite: {self}")
+        if self.threads < 0 or self.max_retries < 0:
+            raise JobError(f"pool: threads and max_retries must not be negative: {self}")
         if self.read_cpus <= 0 or self.commit_cpus <= 0:
             raise JobError("pool: read_cpus and commit_cpus must be positive")
         if len({self.read_cpus, self.cpus, self.commit_cpus}) < 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,8 @@ def prepare(job: JobSpec) -> Prepared:
     for uri in job.inputs:
         if place.startswith(source.real(uri).rstrip("/") + "/"):
             raise JobError(f"the output {output.uri} lies inside the input {uri}: a rerun would read its own output")
+        if "**" in uri and fnmatch(f"{place}data/x.parquet", source.real(uri)):
+            raise JobError(f"the input {uri} finds what is written to the output {output.uri}: take another output")
     _refuse_inside(place, job.inputs, source)
     stored = _stored(output)
     job, resolved = resolve(job, stored)

@@ -17,7 +17,7 @@ from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment, SecurityError
 from selectolax.lexbor import LexborHTMLParser
 
 _MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|<!--|&(?:#\d+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);")
@@ -83,6 +83,14 @@ def parsed_json(value: Any) -> Any:
 
 class _ColumnEnvironment(SandboxedEnvironment):
     """A sandbox where `struct.field` is the field, never a method of dict, and where no global hides a column."""
+
+    #: `{{ title * 100000000 }}` would take the machine's memory.
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
+            raise SecurityError(f"a template may only multiply numbers, not {type(left).__name__} {operator} ...")
+        return super().call_binop(context, operator, left, right)
 
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.ChainableUndefined, finalize=plain, autoescape=False)

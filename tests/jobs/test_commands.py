@@ -56,11 +56,30 @@ def summary(job: JobSpec, **changes: object) -> RunSummary:
     return RunSummary(**facts | {"dollars_per_1000": 0.4, "units": 1, "seconds": 2.0} | changes)  # type: ignore[arg-type]
 
 
+def test_an_interrupted_run_says_how_to_go_on(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(spec: JobSpec, progress: object) -> RunSummary:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.run, "run", interrupted)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert result.exit_code == 130
+    assert "run the same command again" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_closed_stdout_costs_no_result(job: list[str], options: list[str]) -> None:
+    command = [sys.executable, "-m", "jobs.validate", *job, *options]
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" >&-', "bash", *command], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
         ({}, 0, ""),
-        ({"rows_ok": 2, "rows_error": 2}, 3, "2 rows in error, more than the 1 that limits.max_error_rate allows"),
+        ({"rows_ok": 2, "rows_error": 2}, 3, "2 of 4 rows in error, more than limits.max_error_rate (0.25) allows"),
         ({"complete": False, "failures": ("x.parquet: gone",)}, 4, "failed: x.parquet: gone"),
         ({"complete": False, "rows_ok": 0, "rows_error": 4}, 4, "run the same command again"),
         ({"complete": False, "unloadable": "no tokenizer.json"}, 2, "error: no tokenizer.json"),

@@ -9,7 +9,7 @@ import pytest
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 from pipeline.checked import ConfigError
-from pipeline.compose import compose, load_schemas
+from pipeline.compose import catalog_reader, compose, load_schemas
 from pipeline.config import load_config
 from pipeline.job import JobError
 
@@ -40,6 +40,8 @@ def job_file(folder: Path, text: str = BASE) -> Path:
         ("decode: {visibility: causal}", "job.yaml: decode: visibility 'causal' needs layout 'gaps'"),
         ("pool: {cpuz: 1}", "job.yaml: pool: unknown key 'cpuz'; did you mean 'cpus'?"),
         ("pool: {min_size: 2}", "job.yaml: pool: pool size 2..1"),
+        ("pool: {cpus: .nan}", "job.yaml: pool: pool: cpus must be positive and gpus not negative, both finite"),
+        ("price: {dollars_per_hour: .inf}", "price.dollars_per_hour: Input should be a finite number"),
         ("units: {row: 1}", "job.yaml: units: unknown key 'row'; did you mean 'rows'?"),
         ("run: {max_round: 1}", "job.yaml: run: unknown key 'max_round'; did you mean 'max_rounds'?"),
         ("limits: {max_error_rate: 2}", "job.yaml: limits.max_error_rate: Input should be less than or equal to 1"),
@@ -77,6 +79,7 @@ def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message:
         ("{{ title }}", "{{ title", "text template: unexpected end"),
         ("input: {path: in}", "", "input.path: no input; set it or give --input"),
         ("output: {path: out}", "", "output.path: no output; set it or give --output"),
+        ("input: {path: in}", "input: {path: ['a', ' ']}", "input.path: one of the inputs is an empty text"),
     ],
 )
 def test_a_wrong_schema_or_text_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -221,6 +224,12 @@ def test_two_schemas_may_not_claim_one_category(tmp_path: Path) -> None:
     path = job_file(tmp_path, more)
     with pytest.raises(ConfigError, match="category 'shoes' is asked by both 'shoes' and 'boots'"):
         compose(load_config(path), path)
+
+
+def test_categories_are_read_without_edge_blanks_as_rows_are(tmp_path: Path) -> None:
+    path = job_file(tmp_path, BASE.replace("attributes: [Brand,", "categories: [' Trail shoes '], attributes: [Brand,"))
+    config = load_config(path, ["text.category_column=kind"])
+    assert set(catalog_reader(config, path).schemas) == {"Trail shoes"}
 
 
 def test_a_schema_file_lies_relative_to_the_job_s_file(tmp_path: Path) -> None:

@@ -95,6 +95,15 @@ def test_a_template_cannot_leave_its_sandbox() -> None:
         TextTemplate("{{ a.__class__.mro() }}").render({"a": "x"})
 
 
+@pytest.mark.parametrize(
+    "source", ["{{ title * 100000000 }}", "{{ title }}{{ 10 ** 100000000 }}", "{{ [title] * 100000000 }}"]
+)
+def test_a_template_cannot_take_the_machine_s_memory(source: str) -> None:
+    with pytest.raises(SecurityError, match="may only multiply numbers"):
+        TextTemplate(source).render({"title": "x"})
+    assert TextTemplate("{{ grams * 2.5 }}").render({"grams": 2}) == "5.0"
+
+
 def test_a_template_travels_between_processes() -> None:
     template = pickle.loads(pickle.dumps(TextTemplate("{{ a | lines }}")))
     assert template.render({"a": ["x"]}) == "- x"

@@ -96,6 +96,17 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_glob_that_would_find_the_output_is_refused_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run could be begun, but never continued."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "cat" / "a.parquet", {"title": ["x"]})
+    with pytest.raises(JobError, match=r"finds what is written to the output"):
+        prepare(job(tmp_path, Path("cat/**/*.parquet"), output="cat/new"))
+    prepare(job(tmp_path, Path("cat/*.parquet"), output="cat/new"))
+
+
 @pytest.mark.parametrize("inputs", ["cat/data", "cat/data/a.parquet", "*/data/*.parquet", "link", "cat/other"])
 def test_an_input_inside_the_output_is_refused_and_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: str

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, distributed
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
 class Peers(Protocol):
@@ -46,10 +45,10 @@ class Group:
         self.rank, self.size, self._device = distributed.get_rank(), distributed.get_world_size(), device
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
-        flat = _flatten_dense_tensors(tensors)  # one message in place of hundreds
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])  # one message in place of hundreds
         distributed.all_reduce(flat)
-        for tensor, summed in zip(tensors, _unflatten_dense_tensors(flat, tensors), strict=True):
-            tensor.copy_(summed)
+        for tensor, summed in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(summed.view_as(tensor))
 
     def from_first(self, number: float) -> float:
         held = torch.tensor(number, dtype=torch.float64, device=self._device)

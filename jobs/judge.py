@@ -33,9 +33,9 @@ from jobs.remote.endpoint_options import (
 )
 from jobs.remote.journal import Journal
 from jobs.remote.judgement import Verdict, gold_verdicts, judge_question, judged_facts, verdicts_of
-from jobs.remote.lines import write_lines
 from jobs.remote.preferences import choice_of, preference_facts, preference_questions, preferred
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
+from jobs.scores.lines import write_lines
 from jobs.scores.runs import Run, check_belongs, check_same_rows, read_runs
 from pipeline.job import JobError
 

@@ -35,7 +35,7 @@ from jobs.remote.endpoint_options import (
 )
 from jobs.remote.journal import Journal
 from jobs.remote.labels import Kept, Label, benchmark_line, label_question, labels_of
-from jobs.remote.lines import write_lines
+from jobs.scores.lines import write_lines
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError, RowFault

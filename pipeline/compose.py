@@ -92,7 +92,7 @@ def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
 def _by_category(named: Mapping[str, tuple[Schema, list[str]]], origin: str | Path) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for name, (schema, categories) in named.items():
-        for category in map(str.strip, categories or [name]):  # as the reader strips what a row says
+        for category in categories or [name]:
             if category in found:
                 other = found[category].name
                 raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")
@@ -115,7 +115,8 @@ def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[S
                 raise ConfigError(f"{where}: schema {name!r} is declared twice")
             try:
                 attributes = tuple(Attribute(**a.model_dump() | {"values": tuple(a.values)}) for a in entry.attributes)
-                schemas[name] = Schema(name, attributes), entry.categories
+                # Without edge blanks, as the reader takes what a row says.
+                schemas[name] = Schema(name, attributes), [category.strip() for category in entry.categories]
             except SchemaError as error:
                 raise ConfigError(f"{where}: {'' if name in str(error) else name + ': '}{error}") from error
     if not schemas:

@@ -13,6 +13,7 @@ from hpd_core.rows import Counts, Row, Value
 from hpd_core.schema import SEPARATOR, Attribute, Document, ValueType
 from hpd_core.writing import written
 from jobs.console import say
+from jobs.scores.lines import write_lines
 
 if TYPE_CHECKING:
     from hpd_core.extractor import Extractor
@@ -48,9 +49,7 @@ def prediction(row: Row) -> dict[str, str | None]:
 def write_results(folder: Path, predictions: Sequence[dict[str, str | None]], facts: dict[str, Any]) -> None:
     """Writes predictions.jsonl, one object a line, and scores.json into a folder that is made where it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "predictions.jsonl").open("w", encoding="utf-8", newline="\n") as lines:
-        for entry in predictions:
-            lines.write(json.dumps(entry, ensure_ascii=False) + "\n")
+    write_lines(folder / "predictions.jsonl", predictions)
     (folder / "scores.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -26,6 +26,11 @@ def test_a_schema_is_found_under_its_categories_and_its_own_name(tmp_path: Path)
     assert named == {"Boots": "shoes", "shoes": "shoes", "tea": "tea", "Tea": "Tea", "Mate": "Tea"}
 
 
+def test_categories_lose_their_edge_blanks_as_in_a_job(tmp_path: Path) -> None:
+    found = declared_schemas(files(tmp_path, "shoes: {categories: [' Boots '], attributes: [Brand]}\n"))
+    assert set(found) == {"Boots", "shoes"}
+
+
 @pytest.mark.parametrize(
     "contents",
     [

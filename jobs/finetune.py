@@ -15,7 +15,7 @@ from hpd_core.recipe import Recipe
 from hpd_core.settings import Layout, Prompting, Visibility
 from jobs.console import command, output, run_alone
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName, decoder_spec
-from jobs.scores.dataset import read_benchmark
+from jobs.scores.dataset import joined, read_benchmark
 from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import ReadOptions, read_labelled
 from jobs.training.student import Work, train
@@ -42,7 +42,9 @@ Datasets = Annotated[
 def finetune(
     dataset: Datasets,
     output_folder: Folder,
-    validation: Annotated[Path | None, typer.Option(help="Benchmark file that scores every epoch.")] = None,
+    validation: Annotated[
+        list[Path] | None, typer.Option(help="Benchmark file that scores every epoch; may be repeated.")
+    ] = None,
     schemas: Annotated[
         list[Path] | None,
         typer.Option(help="Of benchmark rows, by category, as a job's; else all that rows name. Repeatable."),
@@ -68,7 +70,7 @@ def finetune(
     patience: Annotated[int, typer.Option(min=0, help="Epochs without a better score; 0: never stop.")] = 0,
     decay: Annotated[str, typer.Option(help="cosine | linear")] = "cosine",
     precision: Annotated[str, typer.Option(help="auto | float32 | bfloat16")] = "auto",
-    validation_rows: Annotated[int | None, typer.Option(min=1, help="Only its first so many rows.")] = None,
+    validation_rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows of each.")] = None,
     max_steps: Annotated[int, typer.Option(min=0, help="End after so many steps; 0: never.")] = 0,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
     seed: int = 0,
@@ -92,8 +94,9 @@ def finetune(
         raise JobError("--gpus: is for --workers; one process takes the device that --device names")
     declared = declared_schemas(schemas or ())
     reading = ReadOptions(job, min_confidence, unfinished)
-    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
-    judge = read_benchmark(validation).with_schemas(declared) if validation else None
+    labelled = read_labelled(dataset, [*(exclude or ()), *(validation or ())], declared, reading)
+    judges = [read_benchmark(path).with_schemas(declared) for path in validation or ()]
+    judge = joined(judges, validation_rows).with_schemas(declared) if judges else None
     from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
     settings = TrainingSettings(
@@ -110,7 +113,7 @@ def finetune(
         "datasets": [_named(path) for path in dataset],
         "schemas": [_named(path) for path in schemas or ()],
         "excluded": [_named(path) for path in exclude or ()],
-        "validation": _named(validation) if validation else None,
+        "validation": [_named(path) for path in validation or ()],
         "rows": len(labelled),
         "sampling": asdict(sampling),
         "settings": asdict(settings),
@@ -125,7 +128,6 @@ def finetune(
         folder=output_folder.resolve(),
         facts=facts,
         validation=judge,
-        validation_rows=validation_rows,
         device=device,
         threads=threads,
     )

@@ -81,6 +81,14 @@ def read_benchmark(path: str | Path) -> Benchmark:
     return Benchmark(tuple(rows), category_schemas(rows, str(path)), str(path))
 
 
+def joined(benchmarks: Sequence[Benchmark], limit: int | None = None) -> Benchmark:
+    """The first `limit` rows of each as one benchmark; a category that several have asks for what any of them names."""
+    rows = [row for benchmark in benchmarks for row in benchmark.rows]
+    origin = ", ".join(benchmark.origin for benchmark in benchmarks)
+    kept = tuple(row for benchmark in benchmarks for row in benchmark.rows[:limit])
+    return Benchmark(kept, category_schemas(rows, origin), origin)
+
+
 def category_schemas(rows: Sequence[BenchmarkRow], origin: str) -> dict[str, Schema]:
     """{category: schema of the union of its rows' attributes, in order of first appearance}."""
     names: dict[str, dict[str, None]] = {}

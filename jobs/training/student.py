@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 class Work:
     """Everything that a process needs to train; small enough to send, but for `labelled`.
 
-    folder: of log, checkpoint and result. facts: what the recipe tells people. validation_rows: only the first of
-    `validation`'s, None for all. device, threads: see hpd_core.extractor.
+    folder: of log, checkpoint and result. facts: what the recipe tells people. device, threads: see hpd_core.extractor.
     """
 
     spec: DecoderSpec
@@ -39,7 +38,6 @@ class Work:
     folder: Path
     facts: Mapping[str, Any]
     validation: Benchmark | None = None
-    validation_rows: int | None = None
     device: str = "auto"
     threads: int | None = None
 
@@ -116,7 +114,7 @@ class Student:
         self._wrapped = adapter.add_lora(self.hf, rank, seed=seed) if rank else None
 
     def score(self) -> Mapping[str, float]:
-        """Figures of the validation file; `score` is the mean of F1 and strict F1, so that neither is bought with the
+        """Figures of the validation rows; `score` is the mean of F1 and strict F1, so that neither is bought with the
         other."""
         from hpd_core.extractor import HyperParallelDecoder
         from hpd_core.model import Model
@@ -125,8 +123,8 @@ class Student:
         benchmark = self.work.validation
         assert benchmark is not None, "only called where there is one"
         extractor = named(self.recipe.decoder)(HyperParallelDecoder(Model(self.hf), self.encoder), 0)
-        rows, _ = extract_chunks(extractor, benchmark.documents(self.work.validation_rows))
-        scores = score([row.gold for row in benchmark.rows[: len(rows)]], [prediction(row) for row in rows])
+        rows, _ = extract_chunks(extractor, benchmark.documents())
+        scores = score([row.gold for row in benchmark.rows], [prediction(row) for row in rows])
         named_figures = {name: getattr(scores, name) for name in ("f1", "strict_f1", "precision", "recall")}
         return {"score": (scores.f1 + scores.strict_f1) / 2, **named_figures}
 

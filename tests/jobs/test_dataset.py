@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpd_core.schema import Attribute, Schema
-from jobs.scores.dataset import read_benchmark
+from jobs.scores.dataset import joined, read_benchmark
 from pipeline.job import JobError
 
 
@@ -52,6 +52,18 @@ def test_gold_beyond_the_declared_schema_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", row("a", "Tea", Size="1"), row("b", "Tea", Flavor="mint"))
     with pytest.raises(JobError, match=r"x\.jsonl: row 2 \('b'\) names 'Flavor', not in schema 's'.*category 'Tea'"):
         read_benchmark(path).with_schemas({"Tea": Schema("s", (Attribute("Size"),))})
+
+
+def test_benchmarks_are_joined_with_the_first_rows_of_each_and_every_attribute(tmp_path: Path) -> None:
+    one = read_benchmark(write(tmp_path / "a.jsonl", row("1", "shoes", Brand="A"), row("2", "tea", Kind="B")))
+    two = read_benchmark(write(tmp_path / "b.jsonl", row("3", "shoes", Size="4"), row("4", "shoes", Color="red")))
+    both = joined([one, two], 1)
+    assert [r.text for r in both.rows] == ["1", "3"]
+    assert {c: [a.name for a in s] for c, s in both.schemas.items()} == {
+        "shoes": ["Brand", "Size", "Color"],
+        "tea": ["Kind"],
+    }
+    assert [r.text for r in joined([one, two]).rows] == ["1", "2", "3", "4"]
 
 
 def test_a_line_separator_inside_a_text_does_not_end_a_row(tmp_path: Path) -> None:

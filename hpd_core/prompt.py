@@ -7,6 +7,7 @@ space before an isolated piece and byte-level vocabularies merge across blanks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from hpd_core import recipe, source
 from hpd_core.constraint import Allowed, constraints
 from hpd_core.normal import is_one_line
 from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate, Stub
 from hpd_core.untrusted import UntrustedText
 from hpd_core.vocabulary import Vocabulary
 
@@ -203,6 +204,8 @@ class PromptEncoder:
         self._refuse_markers(schema)
         before, after = self._frame(schema)
         first, later = zip(*(self.stub(attribute) for attribute in schema), strict=True)
+        if self.template.stub is Stub.SHORTEST:
+            first, later = _shortest(first), _shortest(later)
         stubs = (first[0], *later[1:]) if self.settings.layout is Layout.GAPS else first
         return SchemaPrompt(schema, self._prefix_ids(before), self._encode_trusted(after), stubs)
 
@@ -245,7 +248,7 @@ class PromptEncoder:
         return ids
 
     def stub(self, attribute: Attribute) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A stub as the first line, and as a later one (with the newline that ends the value before it)."""
+        """A whole key as the first line, and as a later one (with the newline that ends the value before it)."""
         line = f"{_LINE}{attribute.name}: x"
         what, end = f"key {attribute.name!r}", len(line) - 2
         return self._cut(line, 2, end, what), self._cut(line, 1, end, what)
@@ -270,6 +273,12 @@ class PromptEncoder:
 
     def _encode_trusted(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids) if text else ()
+
+
+def _shortest(keys: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """The shortest beginning of each key that no other shares; its ':' at the latest, which no name holds."""
+    shared = Counter(key[:length] for key in keys for length in range(1, len(key) + 1))
+    return tuple(key[: next((n for n in range(1, len(key)) if shared[key[:n]] == 1), len(key))] for key in keys)
 
 
 def _describe(attribute: Attribute) -> str:

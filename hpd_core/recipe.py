@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Recipe:
             "visibility": self.settings.visibility,
             "max_value_tokens": self.settings.max_value_tokens,
             "template_hash": self.template_hash,
-            "template": asdict(self.template),
+            "template": self.template.as_dict(),
             "prompting": self.prompting,
             "rank": self.rank,
             "training": dict(self.training),
@@ -115,7 +115,7 @@ class Recipe:
 
 def template_hash(template: PromptTemplate, prompting: Prompting) -> str:
     """16 hex digits that change with any word of the prompt."""
-    return fingerprint({"template": asdict(template), "prompting": prompting})
+    return fingerprint({"template": template.as_dict(), "prompting": prompting})
 
 
 def folder_of(adapter: str) -> Path:

@@ -60,12 +60,23 @@ class Prompting(StrEnum):
     PLAIN = "plain"
 
 
+class Stub(StrEnum):
+    """What of an attribute's key stands before its value."""
+
+    #: The whole key and its ':'.
+    KEY = "key"
+    #: The fewest tokens that no other key of the schema begins with, mostly one: whole keys stand in the prefix, where
+    #: a fine-tuned model finds them. Stubs are fed for every document, the prefix is not.
+    SHORTEST = "shortest"
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
     """Text around the document. `{attributes}` in `instruction` is replaced by one line per attribute.
 
     The prompt is `[instruction + schema][before_document][document][after_document] [stub 1] … [stub N]`; everything
-    before the document is shared by all documents of a schema. A stub is `<attribute name>:`.
+    before the document is shared by all documents of a schema. A stub is `<attribute name>:`, or what
+    `stub` leaves of it.
     """
 
     system: str = "You extract product attributes. You copy values from the text of the product."
@@ -77,10 +88,23 @@ class PromptTemplate:
     before_document: str = "Product text:\n"
     after_document: str = ""
     absent: str = "n/a"
+    stub: Stub = Stub.KEY
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stub", Stub(self.stub))
         if self.instruction.count("{attributes}") > 1:
             raise SettingsError("prompt instruction: '{attributes}' may stand in it once")
+        if self.stub is Stub.SHORTEST and "{attributes}" not in self.instruction:
+            raise SettingsError(
+                "prompt stub 'shortest' needs '{attributes}' in the instruction: whole keys stand only there"
+            )
+
+    def as_dict(self) -> dict[str, str]:
+        """JSON-able facts for fingerprints."""
+        facts = {name: str(value) for name, value in asdict(self).items()}
+        if self.stub is Stub.KEY:  # as before there was any other: old outputs and adapters keep their fingerprints
+            facts.pop("stub")
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +192,7 @@ class DecoderSpec:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""
         facts = json.loads(json.dumps(asdict(self)))
+        facts["template"] = self.template.as_dict()
         for key in ("name", "install", "template"):
             facts["model"].pop(key)
         from hpd_core import recipe, source  # they build on this file

@@ -12,7 +12,7 @@ import typer
 from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
-from hpd_core.settings import Layout, Prompting, Visibility
+from hpd_core.settings import Layout, Prompting, Stub, Visibility
 from jobs.console import command, output, run_alone
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName, decoder_spec
 from jobs.scores.dataset import joined, read_benchmark
@@ -61,6 +61,9 @@ def finetune(
     visibility: VisibilityName = Visibility.ISOLATED.value,
     max_value_tokens: ValueTokens = 24,
     prompting: Annotated[Prompting, typer.Option(help="The model's chat template, or plain text.")] = Prompting.CHAT,
+    stub: Annotated[
+        Stub, typer.Option(help="Before each value: its whole key, or as little of it as tells it from the others.")
+    ] = Stub.KEY,
     epochs: Annotated[int, typer.Option(min=1)] = 3,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; 1e-3 for LoRA, 1e-4 for all weights.")] = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank of the LoRA adapter; 0 trains all weights.")] = 32,
@@ -85,7 +88,7 @@ def finetune(
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
-    spec = replace(spec, model=replace(spec.model, prompting=prompting), template=recipe.COMPACT)
+    spec = replace(spec, model=replace(spec.model, prompting=prompting), template=replace(recipe.COMPACT, stub=stub))
     sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
     if workers > 1 and device != "auto":

@@ -25,7 +25,7 @@ from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.rows import Counts, RowStatus
 from hpd_core.schema import SchemaError
 from hpd_core.serial import decode_serial
-from hpd_core.settings import Layout, Prompting
+from hpd_core.settings import Layout, Prompting, SettingsError, Stub
 from hpd_core.source import ModelNotFoundError, identity, locate, model_spec
 from tests.core.test_exactness import WAYS
 
@@ -72,6 +72,33 @@ def test_stubs_are_lines_of_their_own():
     ]:
         prompt = encoder.prompt(encoder.encode(Document("x", SHOES)))
         assert [encoder.decode(stub) for stub in prompt.shared.stubs] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["Brand", "Shoe type", "Shoe size", "Color"], ["Brand", "Shoe type", "Shoe size", "Color"]),
+        (["Sole", "Shoe width", "Color family"], ["S", "Sh", "Color"]),
+        (["Color family", "Color", "Brand"], ["Color family", "Color:", "Brand"]),
+        (["Brand"], ["Brand"]),
+    ],
+)
+def test_short_stubs_are_the_least_that_tells_a_key_from_the_others(names, expected):
+    schema = Schema("x", tuple(Attribute(name, column=f"a{i}") for i, name in enumerate(names)))
+    template = PromptTemplate(stub=Stub.SHORTEST)
+    for layout in Layout:
+        spec = DecoderSpec(model_spec("smollm2-135m"), DecodeSettings(layout=layout), template)
+        encoder = PromptEncoder.from_spec(spec)
+        whole = [encoder.stub(attribute)[0] for attribute in schema]
+        stubs = encoder.prompt(encoder.encode(Document("x", schema))).shared.stubs
+        assert [encoder.decode(stub).removeprefix("\n") for stub in stubs] == expected
+        assert layout is Layout.GAPS or all(key[: len(stub)] == stub for key, stub in zip(whole, stubs, strict=True))
+
+
+def test_short_stubs_need_the_keys_in_the_prefix_and_change_no_other_fingerprint():
+    with pytest.raises(SettingsError, match="stub 'shortest' needs"):
+        PromptTemplate(instruction="Copy.", stub="shortest")
+    assert "stub" not in PromptTemplate().as_dict() and PromptTemplate(stub="shortest").as_dict()["stub"] == "shortest"
 
 
 @pytest.mark.parametrize("text", ["Brightfoot", "8.5 M US", "n/a", "(grün)", "日本製", "a: b", '17"'])

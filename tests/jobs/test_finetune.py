@@ -156,11 +156,13 @@ def test_options_that_would_do_nothing_are_refused(
     assert code == 2 and message in text
 
 
-def test_a_trained_adapter_answers(hpd: Finetune, files: dict[str, Path]) -> None:
+@pytest.mark.parametrize("stub", ["key", "shortest"])
+def test_a_trained_adapter_answers(hpd: Finetune, files: dict[str, Path], stub: str) -> None:
     """Enough steps to learn a toy: the colour stands last, the brand is never there."""
-    code, _, text = hpd("--epochs", "40", "--rank", "16", "--lr", "0.02", "--negatives", "1")
+    code, _, text = hpd("--epochs", "40", "--rank", "16", "--lr", "0.02", "--negatives", "1", "--stub", stub)
     assert code == 0, text
     decoder = HyperParallelDecoder.from_pretrained(str(files["out"] / "adapter"))
+    assert decoder.encoder.template.stub == stub
     rows = decoder.extract(["shoe 31 tan", "shoe 33 red"], Schema("x", (Attribute("Color"), Attribute("Brand"))))
     assert [r.as_dict() for r in rows] == [{"Color": "tan", "Brand": None}, {"Color": "red", "Brand": None}]
 

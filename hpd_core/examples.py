@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpd_core.recombine import Recombiner
 from hpd_core.schema import Document, Schema
 from hpd_core.settings import SettingsError
 
@@ -33,6 +34,7 @@ class Sampling:
     batch_documents: documents of one forward. accumulate: forwards per optimizer step.
     documents_per_prefix: documents that share a schema order and with it the rows of one prefix.
     seed: decides every draw, together with the number of the epoch.
+    recombine: probability that a value in a text gives way to another product's (see `recombine.py`).
     """
 
     negatives: float = 0.25
@@ -40,10 +42,12 @@ class Sampling:
     accumulate: int = 1
     documents_per_prefix: int = 4
     seed: int = 0
+    recombine: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.negatives <= 1:
-            raise SettingsError(f"negatives is {self.negatives}: must be a rate from 0 to 1")
+        for name in ("negatives", "recombine"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}: must be a rate from 0 to 1")
         for name in ("batch_documents", "accumulate", "documents_per_prefix"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}: must be at least 1")
@@ -74,6 +78,10 @@ def epoch_examples(labelled: Sequence[Labelled], sampling: Sampling, epoch: int)
             chunks.append([_example(item, shuffled, sampling.negatives, rng) for item in chunk])
     rng.shuffle(chunks)
     line = [example for chunk in chunks for example in chunk]
+    if sampling.recombine:
+        recombiner = Recombiner((item.document, item.values) for item in labelled)
+        made = (recombiner.recombine(e.document, e.answers, sampling.recombine, rng) for e in line)
+        line = [Example(document, answers) for document, answers in made]
     return [line[start : start + sampling.batch_documents] for start in range(0, len(line), sampling.batch_documents)]
 
 

@@ -70,6 +70,9 @@ def finetune(
     batch_documents: Annotated[int, typer.Option(min=1, help="Documents of one forward.")] = 16,
     accumulate: Annotated[int, typer.Option(min=1, help="Forwards per optimizer step.")] = 1,
     negatives: Annotated[float, typer.Option(min=0, max=1, help="Share of absent attributes taught.")] = 0.25,
+    recombine: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of values in the texts replaced by those of other products.")
+    ] = 0.0,
     patience: Annotated[int, typer.Option(min=0, help="Epochs without a better score; 0: never stop.")] = 0,
     decay: Annotated[str, typer.Option(help="cosine | linear")] = "cosine",
     precision: Annotated[str, typer.Option(help="auto | float32 | bfloat16")] = "auto",
@@ -89,7 +92,7 @@ def finetune(
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=replace(recipe.COMPACT, stub=stub))
-    sampling = Sampling(negatives, batch_documents, accumulate, seed=seed)
+    sampling = Sampling(negatives, batch_documents, accumulate, seed=seed, recombine=recombine)
     made_for = Recipe(spec.model.source, spec.settings, spec.template, prompting, decoder, rank)
     if workers > 1 and device != "auto":
         raise JobError(f"--device {device}: each of several workers takes the device that Ray gives it")

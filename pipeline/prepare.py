@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder
-from pipeline.output import OutputColumns, output_schema
-from pipeline.plan import Plan, check_names, make_plan
+from pipeline.output import OutputColumns, check_names, output_schema
+from pipeline.plan import Plan, make_plan
 from pipeline.resume import RUN, job_facts, resolve, run_facts
 from pipeline.storage import Storage
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import drive
 from pipeline.commit import Receipt
-from pipeline.job import JobError, JobSpec, Pool
+from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.ledger import Attempt
 from pipeline.prepare import prepare
 from pipeline.resume import marks, open_run
@@ -22,7 +22,7 @@ from pipeline.run import run
 from pipeline.storage import StorageError
 from pipeline.units import Unit
 from tests.pipeline.fakes import SPEC, HashDecoders
-from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, shards, write
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, output_table, shards, write
 from tests.pipeline.test_stages import broken_encoder
 
 
@@ -53,6 +53,22 @@ def test_rows_of_earlier_inputs_are_never_dropped_in_silence(tmp_path: Path) -> 
     assert run_json(job(tmp_path, b))["inputs"] == [str(b)]
     (b / "part-0001.parquet").unlink()  # of the same input, files come and go
     assert run(job(tmp_path, b)).rows_dropped == 10
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("keep", [("id",), ()])
+def test_an_output_is_an_input_again_without_the_columns_that_are_made_anew(
+    tmp_path: Path, keep: tuple[str, ...]
+) -> None:
+    assert run(job(tmp_path, shards(tmp_path / "in", 1))).complete
+    again = job(tmp_path, tmp_path / "out", output=str(tmp_path / "again"))
+    with pytest.raises(JobError, match=r"input column 'hpd_status' and .* looks like an output"):
+        run(again)
+    summary = run(replace(again, output_options=OutputOptions(columns=keep)))
+    assert summary.complete and (summary.rows_ok, summary.failures) == (40, ())
+    first, second = (output_table(tmp_path / name) for name in ("out", "again"))
+    assert second.column_names == [*keep, *first.column_names[2:]]
+    assert second.equals(first.select(second.column_names))
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -72,6 +72,7 @@ def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message:
         ("attributes: [", "attribute: [", "schemas.define.shoes: unknown key 'attribute'; did you mean 'attributes'?"),
         ("type: integer", "type: int", "schemas.define.shoes.attributes.1.type: Input should be 'string'"),
         ("Brand,", "'a:b',", "shoes: attribute name 'a:b': must not contain ':'"),
+        ("integer}", "integer, values: ['36', L]}", "shoes: attribute 'Size': closed value 'L' cannot be read as int"),
         ("Brand,", "Size,", "schemas.define: schema 'shoes': attributes 'Size' and 'Size' share the name 'Size'"),
         ("default: shoes", "default: shoe", "schemas.default: unknown schema 'shoe'; did you mean 'shoes'?"),
         ("default: shoes", "file: none.yaml", "none.yaml: No such file"),

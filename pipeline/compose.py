@@ -10,7 +10,7 @@ from hpd_core import recipe
 from hpd_core.schema import Attribute, Schema, SchemaError
 from hpd_core.settings import DecoderSpec
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
-from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemasConfig
+from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemaFile, SchemasConfig
 from pipeline.job import JobSpec, OutputOptions
 from pipeline.prices import machine_prices
 from pipeline.reader import CatalogReader
@@ -105,8 +105,7 @@ def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[S
     parts: list[tuple[str, dict[str, SchemaConfig]]] = []
     if config.file:
         path = Path(origin).parent / config.file
-        tree = {"file": None, "define": read_mapping(path)}
-        parts.append((str(path), checked(SchemasConfig, tree, str(path)).define))
+        parts.append((str(path), checked(SchemaFile, read_mapping(path), str(path)).root))
     parts.append((f"{origin}: schemas.define", config.define))
     schemas: dict[str, tuple[Schema, list[str]]] = {}
     for where, entries in parts:

@@ -244,6 +244,29 @@ def test_a_schema_file_lies_relative_to_the_job_s_file(tmp_path: Path) -> None:
     assert set(reader.schemas) == {"Hats", "Caps", "shoes"}  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("hats: {attribute: [Brim]}", "hats: unknown key 'attribute'; did you mean 'attributes'?"),
+        ("hats: {attributes: [{nam: Brim}]}", "hats.attributes.0: unknown key 'nam'; did you mean 'name'?"),
+        ("hats: {attributes: [{name: A, type: int}]}", "hats.attributes.0.type: Input should be 'string'"),
+        ("hats: {attributes: [{name: A, values: [1]}]}", "hats.attributes.0.values.0: must be text; a number"),
+        ("hats: [Brim]", "hats: must be a section of the keys categories, attributes"),
+        ("hats: {attributes: []}", "schema 'hats' has no attribute"),
+        ("hats: {attributes: ['a:b']}", "hats: attribute name 'a:b'"),
+        ("shoes: {attributes: [Brim]}", "schemas.define: schema 'shoes' is declared twice"),
+    ],
+)
+def test_what_is_wrong_in_a_schema_file_is_named_as_it_stands_there(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "hats.yaml").write_text(content)
+    path = job_file(tmp_path, BASE.replace("schemas:", "schemas:\n  file: hats.yaml"))
+    with pytest.raises(ConfigError) as caught:
+        compose(load_config(path), path)
+    own = "declared twice" not in message
+    assert f"{tmp_path / 'hats.yaml' if own else path}: {message}" in str(caught.value)
+    assert not own or "define" not in str(caught.value)
+
+
 def test_what_run_json_keeps_is_what_runs(tmp_path: Path) -> None:
     path = job_file(tmp_path)
     config = load_config(path, ["input.storage.secret=hunter2"])

@@ -69,23 +69,18 @@ def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], sch
     return dict(json.loads(json.dumps(run)))
 
 
-def open_run(
-    folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None, *, lost: int, allow_mixed: bool
-) -> str:
-    """Checks `run` (see `run_facts`) against what an earlier run `stored`, writes run.json, returns the fingerprint.
+def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lost: int, allow_mixed: bool) -> None:
+    """Checks `run` (see `run_facts`) against what an earlier run `stored` in the output at `uri`.
 
     lost: committed rows that this job would drop. Raises `JobError` with the difference where the output was begun by
     another job, or from other inputs whose rows would be lost, unless `allow_mixed`; other output columns are always
     refused, since all files have the same.
     """
-    mark = str(run["fingerprint"])
-    if stored is None:
-        folder.write_json(RUN, run)
-        return mark
+    mark = run["fingerprint"]
     if stored["fingerprint"] != mark and not allow_mixed:
         raise JobError(
-            f"{folder.uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
-            "Take a new output, or allow a mixed one. The difference:\n"
+            f"{uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
+            "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
             + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
     before, schema = (
@@ -94,16 +89,21 @@ def open_run(
     if not before.equals(schema):
         changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(
-            f"{folder.uri} was begun with other output columns; every file must have the same. Take a new output. "
+            f"{uri} was begun with other output columns; every file must have the same. Take a new output. "
             "The difference:\n" + "\n".join(changed or ["  the order of the columns, or whether they may be null"])
         )
     inputs = stored.get("inputs", run["inputs"])
     if lost and set(inputs) != set(run["inputs"]) and not allow_mixed:
         raise JobError(
-            f"{folder.uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
+            f"{uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
             f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
             f"{', '.join(run['inputs'])}"
         )
+
+
+def open_run(folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None) -> str:
+    """Writes run.json of a `run` that `check_run` lets go on from what is `stored`; returns the fingerprint."""
+    mark = str(run["fingerprint"])
     mixed = sorted(marks(stored) - {mark})
     now = dict(run) | ({"mixed_with": mixed} if mixed else {})
     if now != stored:

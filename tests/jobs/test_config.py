@@ -223,7 +223,7 @@ def test_secrets_of_a_store_are_never_in_what_is_written(tmp_path: Path) -> None
 def test_two_schemas_may_not_claim_one_category(tmp_path: Path) -> None:
     more = BASE.replace("  default", "    boots: {categories: [shoes], attributes: [Brand]}\n  default")
     path = job_file(tmp_path, more)
-    with pytest.raises(ConfigError, match="category 'shoes' is asked by both 'shoes' and 'boots'"):
+    with pytest.raises(ConfigError, match="schemas: category 'shoes' is of schema 'boots', and of 'shoes' in"):
         compose(load_config(path), path)
 
 

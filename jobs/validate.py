@@ -19,14 +19,15 @@ from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import RowFault
 from pipeline.prepare import Prepared, Start, check_start, prepare
+from pipeline.reader import CatalogReader
 from pipeline.schema import conform
 from pipeline.storage import explained
 
 #: Rows whose texts are built, to see what the template makes of real data, and the places that they are taken from:
 #: catalogs are sorted, and what the first rows lack the others may have.
 PROBE_ROWS, PROBE_PLACES = 200, 5
-#: Characters of the first text that are shown.
-SHOWN = 2000
+#: Characters of the first text that are shown, and reasons of rows in error that people are told.
+SHOWN, REASONS = 2000, 3
 
 T = TypeVar("T")
 
@@ -60,8 +61,10 @@ def validate(
     for file in prepared.plan.bad:
         say(f"{'error' if refused else 'skipped'}: {file}")
     if items and not any(isinstance(item, Document) for item in items):
-        reason, count = max(reasons(items).items(), key=lambda found: found[1])
+        (reason, count), *_ = reasons(items).items()
         say(f"error: none of the {len(items)} rows that were looked at can be used; of {count} the reason is: {reason}")
+        if isinstance(job.reader, CatalogReader) and job.reader.schemas:
+            say(f"categories that have a schema: {', '.join(map(repr, job.reader.schemas))}")
         raise typer.Exit(Exit.INPUT)
     if refused:
         raise typer.Exit(Exit.INPUT)
@@ -88,8 +91,8 @@ def spread(items: list[T], most: int) -> list[T]:
 
 
 def reasons(items: Sequence[Document | RowFault]) -> dict[str, int]:
-    """{why rows are not asked: how many}."""
-    return dict(Counter(item.reason for item in items if isinstance(item, RowFault)))
+    """{why rows are not asked: how many}, the most frequent first."""
+    return dict(Counter(item.reason for item in items if isinstance(item, RowFault)).most_common())
 
 
 def describe(prepared: Prepared, start: Start, items: Sequence[Document | RowFault]) -> dict[str, Any]:
@@ -125,14 +128,16 @@ def shown(facts: dict[str, Any]) -> Iterator[str]:
     """The facts for people."""
     done = facts["rows"] - facts["rows_left"]
     begun = f", {done:,} of them committed already: extract goes on" if done else ""
-    errors = [f"{count:,} in error ({reason})" for reason, count in facts["probed_errors"].items()]
+    errors = [f"{count:,} in error ({reason})" for reason, count in facts["probed_errors"].items()][:REASONS]
+    more = len(facts["probed_errors"]) - len(errors)
+    errors += [f"and {more:,} more reasons"] if more else []
     without = [f"{facts['probed_without_text']:,} without text"] if facts["probed_without_text"] else []
     usable = facts["probed_rows"] - facts["probed_without_text"] - sum(facts["probed_errors"].values())
-    yield f"input           {facts['rows']:,} rows in {facts['files']:,} files, {facts['units']:,} units of work{begun}"
+    yield f"input           {facts['rows']:,} row(s) in {facts['files']:,} file(s), {facts['units']:,} unit(s){begun}"
     yield f"input columns   {', '.join(facts['input_columns'])}"
     yield f"output          {facts['output']}"
     yield f"new columns     {', '.join(facts['attribute_columns'])}"
-    yield f"schemas         {', '.join(f'{name} ({count})' for name, count in facts['schemas'].items())}"
+    yield f"schemas         {', '.join(f'{name} ({count} attributes)' for name, count in facts['schemas'].items())}"
     yield f"model           {facts['model']}"
     yield f"rows looked at  {facts['probed_rows']:,}: {', '.join([f'{usable:,} with text', *without, *errors])}"
     if facts["first_text"] is not None:

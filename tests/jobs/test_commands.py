@@ -292,9 +292,22 @@ def test_validate_refuses_an_input_of_which_no_row_can_be_used(
     pq.write_table(pa.table({"title": titles, "kind": kinds}, schema=columns), path)
     result = CliRunner().invoke(app, ["validate", *job, *options])
     assert result.exit_code == 2
-    assert re.search(reason, result.stderr)
+    assert re.search(reason, result.stderr) and "categories that have a schema: 'shoes'" in result.stderr
     pq.write_table(pa.table({"title": [*titles, "x"], "kind": [*kinds, "shoes"]}, schema=columns), path)
     assert CliRunner().invoke(app, ["validate", *job, *options]).exit_code == 0
+
+
+def test_validate_tells_people_the_commonest_reasons_and_programs_all(
+    job: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["shoes", *"abcdeef"]
+    pq.write_table(pa.table({"title": ["x"] * 8, "kind": kinds}), tmp_path / "in" / "x.parquet")
+    arguments = [*job, "--set", "text.category_column=kind", "--set", "schemas.default=null"]
+    told = CliRunner().invoke(app, ["validate", *arguments]).stdout
+    assert "rows looked at  8: 1 with text, 2 in error (no schema for category 'e'), 1 in error" in told
+    assert "and 3 more reasons\n" in told and "'f'" not in told
+    _, facts = in_json(arguments, capfd)
+    assert list(facts["probed_errors"].values()) == [2, 1, 1, 1, 1, 1]  # type: ignore[attr-defined]
 
 
 def test_validate_of_an_input_without_rows_has_nothing_against_it(job: list[str], tmp_path: Path) -> None:

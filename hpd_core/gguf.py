@@ -12,6 +12,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hpd_core.folders import unwritable
+from hpd_core.settings import SettingsError
+
 #: Part of every directory's name: raise it when what is written changes.
 _FORMAT = 1
 
@@ -20,26 +23,48 @@ def as_directory(file: Path) -> Path:
     """The directory that holds `file`, dequantised to float32, beside Hugging Face's own cache (HF_HOME moves both).
 
     Made under a lock on the first call, so that actors that start together convert once. Needs 4 bytes per parameter
-    on disk. Raises OSError where the cache cannot be written.
+    on disk. Raises SettingsError naming the cache where it cannot be written.
     """
     from filelock import FileLock
+
+    folder = _directory(file)
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
+    except OSError as error:
+        raise _no_cache(file, folder.parent, str(error)) from error
+    try:
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                _convert(file, work)
+                os.replace(work, folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def check_cache(file: Path) -> None:
+    """Raises the SettingsError of `as_directory`, as far as it can be told without writing."""
+    folder = _directory(file)
+    if not folder.is_dir() and (reason := unwritable(folder.parent)):
+        raise _no_cache(file, folder.parent, reason)
+
+
+def _directory(file: Path) -> Path:
     from huggingface_hub.constants import HF_HOME
 
     facts = file.stat()
     key = f"{file.resolve()} {facts.st_size} {facts.st_mtime_ns} {_FORMAT}"
-    folder = Path(HF_HOME) / "hpd-gguf" / f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
-            try:
-                _convert(file, work)
-                os.replace(work, folder)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-    return folder
+    return Path(HF_HOME) / "hpd-gguf" / f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _no_cache(file: Path, cache: Path, reason: str) -> SettingsError:
+    return SettingsError(
+        f"the weights of {file.name} are unpacked into {cache}, which cannot be written ({reason}): "
+        "set HF_HOME to a folder that can"
+    )
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 from enum import StrEnum
 
-from hpd_core.dates import parse_date
 from hpd_core.grounding import SourceText, Span
 from hpd_core.normal import comparable, is_null, unquote
-from hpd_core.numerals import Quantity, number, quantity
-from hpd_core.schema import SEPARATOR, Attribute, ValueType
+from hpd_core.schema import SEPARATOR, Attribute
+from hpd_core.typed import Scalar, ValueType, parse
 
-Scalar = str | int | float | bool | Quantity | date
 #: A tuple where the attribute may have several values.
 Typed = Scalar | tuple[Scalar, ...] | None
-
-_TRUE = frozenset({"true", "yes", "y", "1"})
-_FALSE = frozenset({"false", "no", "n", "0"})
 
 
 class ValueStatus(StrEnum):
@@ -108,21 +102,5 @@ def as_text(value: Typed) -> str:
 
 
 def _parsed(kind: ValueType, text: str) -> tuple[Typed, ValueStatus]:
-    parsed = _parse(kind, text)
+    parsed = parse(kind, text)
     return parsed, ValueStatus.EXTRACTED if parsed is not None else ValueStatus.INVALID
-
-
-def _parse(kind: ValueType, text: str) -> Scalar | None:
-    if kind is ValueType.STRING:
-        return text
-    if kind is ValueType.BOOLEAN:
-        word = text.casefold()
-        return True if word in _TRUE else False if word in _FALSE else None
-    if kind is ValueType.QUANTITY:
-        return quantity(text)
-    if kind is ValueType.DATE:
-        return parse_date(text)
-    parsed = number(text, whole=kind is ValueType.INTEGER)
-    if parsed is None or not -(2**63) <= parsed < 2**63:
-        return None
-    return int(parsed) if kind is ValueType.INTEGER else float(parsed)

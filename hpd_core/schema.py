@@ -8,25 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
+
+from hpd_core.typed import ValueType, parse
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
 class SchemaError(ValueError):
     """A schema, attribute or document that cannot be asked as it is written."""
-
-
-class ValueType(StrEnum):
-    """Declared type of an attribute's value; decides the type of its output column."""
-
-    STRING = "string"
-    INTEGER = "integer"
-    NUMBER = "number"
-    BOOLEAN = "boolean"
-    #: A number with its unit.
-    QUANTITY = "quantity"
-    DATE = "date"
 
 
 #: Stands between the values of an attribute that may have several.
@@ -47,7 +36,7 @@ class Attribute:
 
     name: the key the model reads, as in a data sheet ("Screen size"); one line, no edge blanks.
     description: one line of help for the model, may be empty.
-    values: closed list of allowed values; empty means open.
+    values: closed list of allowed values, each readable as the type; empty means open.
     type: declared type of the value.
     column: output column; the slug of the name where it is not given.
     many: it may have several values, which the model is told to separate by `SEPARATOR`.
@@ -80,6 +69,8 @@ class Attribute:
                 raise SchemaError(
                     f"attribute {self.name!r}: closed value {value!r} holds {SEPARATOR!r}, the separator of several"
                 )
+            if parse(self.type, value) is None:  # it could only ever be invalid
+                raise SchemaError(f"attribute {self.name!r}: closed value {value!r} cannot be read as {self.type}")
         if len(set(self.values)) != len(self.values):
             raise SchemaError(f"attribute {self.name!r}: closed values repeat")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import recipe
-from hpd_core.gguf import as_directory
+from hpd_core.gguf import as_directory, check_cache
 from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
@@ -95,18 +95,34 @@ def identity(spec: ModelSpec) -> str:
 
 
 def locate(spec: ModelSpec) -> ModelFiles:
-    """Finds the files of `spec`; raises ModelNotFoundError that says how to get them."""
-    path = check_present(spec)
+    """Finds the files of `spec`; raises ModelNotFoundError that says how to get them, or what `as_directory` raises."""
+    path = _found(spec)
     if path.suffix == ".gguf":
         path = as_directory(path)
     trust = {"trust_remote_code": True} if spec.trust_remote_code else {}
     if path.is_dir():
+        return ModelFiles(str(path), trust)
+    return ModelFiles(spec.source, {"revision": spec.revision or "main", **trust})
+
+
+def check_loadable(spec: ModelSpec) -> None:
+    """Raises what `locate` would raise on this machine, without converting or downloading anything."""
+    path = _found(spec)
+    if path.suffix == ".gguf":
+        check_cache(path)
+
+
+def _found(spec: ModelSpec) -> Path:
+    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing."""
+    path = check_present(spec)
+    if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelNotFoundError(f"model {spec.name!r}: directory {path} has no config.json")
-        return ModelFiles(str(path), trust)
-    if path.is_absolute() or spec.source.count("/") != 1 or spec.source.startswith((".", "package:")):
+    elif path.suffix != ".gguf" and (
+        path.is_absolute() or spec.source.count("/") != 1 or spec.source.startswith((".", "package:"))
+    ):
         raise ModelNotFoundError(f"model {spec.name!r}: {spec.source} is neither a directory, a GGUF file nor a hub id")
-    return ModelFiles(spec.source, {"revision": spec.revision or "main", **trust})
+    return path
 
 
 def _in_package(spec: ModelSpec) -> Path:

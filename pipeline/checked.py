@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from hpd_core.settings import did_you_mean
 from pipeline.job import JobError
@@ -52,6 +52,10 @@ def checked(kind: type[M], tree: Any, origin: str, overrides: Mapping[tuple[str,
 
 def _problem(kind: type[BaseModel], location: tuple[str | int, ...], problem: Mapping[str, Any]) -> str:
     key = ".".join(str(step) for step in location)
+    if problem["type"] == "model_type":
+        return f"{key}: must be a section of the keys {', '.join(_keys_at(kind, location))}"
+    if problem["type"] == "string_type":
+        return f"{key}: must be text; a number, a date, yes and no need quotes to be one"
     if problem["type"] == "extra_forbidden":
         parent = ".".join(str(step) for step in location[:-1])
         return (f"{parent}: " if parent else "") + unknown_key(str(location[-1]), _keys_at(kind, location[:-1]))
@@ -62,6 +66,8 @@ def _problem(kind: type[BaseModel], location: tuple[str | int, ...], problem: Ma
 def _keys_at(kind: Any, location: Sequence[str | int]) -> list[str]:
     """Known keys of the section at `location`."""
     for step in location:
+        if isinstance(kind, type) and issubclass(kind, RootModel):
+            kind = kind.model_fields["root"].annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = kind.model_fields[str(step)].annotation
         else:

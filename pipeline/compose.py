@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from hpd_core import recipe
 from hpd_core.schema import Attribute, Schema, SchemaError
 from hpd_core.settings import DecoderSpec
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
-from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemasConfig
+from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemaFile, SchemasConfig
 from pipeline.job import JobSpec, OutputOptions
 from pipeline.prices import machine_prices
 from pipeline.reader import CatalogReader
@@ -76,28 +76,34 @@ def compose(
 def catalog_reader(config: JobConfig, origin: str | Path) -> CatalogReader:
     """The row reader of a configuration. Raises `ConfigError` for its schemas, ValueError for its template."""
     named = load_schemas(config.schemas, origin)
-    by_category = _by_category(named, origin)
+    schemas = by_category((f"{origin}: schemas", s, categories or [name]) for name, (s, categories) in named.items())
     default = config.schemas.default
     if default is not None and default not in named:
         raise ConfigError(f"{origin}: schemas.default: {unknown_key(default, list(named)).replace('key', 'schema', 1)}")
     return CatalogReader(
         template=TextTemplate(config.text.template),
-        schemas=by_category if config.text.category_column else {},
+        schemas=schemas if config.text.category_column else {},
         default=named[default][0] if default is not None else None,
         category_column=config.text.category_column,
         attributes_column=config.text.attributes_column,
     )
 
 
-def _by_category(named: Mapping[str, tuple[Schema, list[str]]], origin: str | Path) -> dict[str, Schema]:
-    found: dict[str, Schema] = {}
-    for name, (schema, categories) in named.items():
-        for category in categories or [name]:
+def by_category(entries: Iterable[tuple[str, Schema, Iterable[str]]]) -> dict[str, Schema]:
+    """{category: schema} of (where it stands, schema, its categories).
+
+    Raises `ConfigError` naming both schemas and where they stand, where two of them claim one category.
+    """
+    found: dict[str, tuple[Schema, str]] = {}
+    for where, schema, categories in entries:
+        for category in dict.fromkeys(categories):
             if category in found:
-                other = found[category].name
-                raise ConfigError(f"{origin}: schemas: category {category!r} is asked by both {other!r} and {name!r}")
-            found[category] = schema
-    return found
+                other, there = found[category]
+                raise ConfigError(
+                    f"{where}: category {category!r} is of schema {schema.name!r}, and of {other.name!r} in {there}"
+                )
+            found[category] = schema, where
+    return {category: schema for category, (schema, _) in found.items()}
 
 
 def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[Schema, list[str]]]:
@@ -105,8 +111,7 @@ def load_schemas(config: SchemasConfig, origin: str | Path) -> dict[str, tuple[S
     parts: list[tuple[str, dict[str, SchemaConfig]]] = []
     if config.file:
         path = Path(origin).parent / config.file
-        tree = {"file": None, "define": read_mapping(path)}
-        parts.append((str(path), checked(SchemasConfig, tree, str(path)).define))
+        parts.append((str(path), checked(SchemaFile, read_mapping(path), str(path)).root))
     parts.append((f"{origin}: schemas.define", config.define))
     schemas: dict[str, tuple[Schema, list[str]]] = {}
     for where, entries in parts:

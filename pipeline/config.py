@@ -7,7 +7,16 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from hpd_core import recipe
@@ -86,6 +95,10 @@ class SchemaConfig(_Section):
 
     categories: list[str] = Field(default_factory=list)
     attributes: list[Annotated[AttributeConfig, BeforeValidator(_named)]]
+
+
+class SchemaFile(RootModel[dict[str, SchemaConfig]]):
+    """A file of schemas: {name: schema}."""
 
 
 class SchemasConfig(_Section):

@@ -23,7 +23,13 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
     job = prepared.job
     return Stages(
         source=prepared.source,
-        tokenize=TokenizeStage(prepared.plan.schema, job.reader, job.decoder, job.encoder_factory),
+        tokenize=TokenizeStage(
+            schema=prepared.plan.schema,
+            reader=job.reader,
+            decoder=job.decoder,
+            factory=job.encoder_factory,
+            keep=job.output_options.columns,
+        ),
         decode=DecodeStage(
             decoder=job.decoder,
             columns=prepared.columns,

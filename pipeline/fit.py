@@ -1,4 +1,4 @@
-"""Whether a pool fits the machines it is to run on."""
+"""Whether a job fits the machines that it is to run on: its pool, and the cache of its model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import sys
 
+from hpd_core.source import check_loadable
 from pipeline.job import JobError, JobSpec, Pool
 
 
@@ -25,9 +26,15 @@ def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
         )
 
 
-def check_own_ray(job: JobSpec) -> None:
-    """`check_fit` before anything is written, where this process is going to start a Ray of its own. Its GPUs are known
-    only once it runs."""
+def check_machine(job: JobSpec) -> None:
+    """Where this process is going to start a Ray of its own, checks before anything is written whether the pool fits
+    and the model can be unpacked here. The GPUs are known only once Ray runs.
+
+    Raises `JobError`, ModelNotFoundError or SettingsError.
+    """
     ray = sys.modules.get("ray")
-    if job.ray_address is None and not (ray is not None and ray.is_initialized()):
-        check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
+    if job.ray_address is not None or (ray is not None and ray.is_initialized()):
+        return
+    check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
+    if job.encoder_factory is None:
+        check_loadable(job.decoder.model)

@@ -89,32 +89,42 @@ class OutputFolder:
             raise StorageError(f"{self.record(name)}: not a unit manifest ({e})") from e
 
     def read_records(self, known: Iterable[UnitRecord] = ()) -> list[UnitRecord]:
-        """All committed units, by object name; those `known` are not read again. A record whose data object is gone is
-        removed: its unit is to do again."""
-        names = _stems(self.storage.names(self.path("_manifest/units")), ".json")
-        there = _stems(self.storage.names(self.path("data")), ".parquet") if names else set()
-        for name in names - there:
-            self.storage.delete(self.record(name))
+        """All committed units, by object name; those `known` are not read again. A record whose data object is gone
+        does not count."""
+        names, there = self._objects()
         with ThreadPoolExecutor(_THREADS) as threads:
             records = {r.object: r for r in known if r.object in names & there}
             new = threads.map(self.read_record, sorted((names & there) - set(records)))
             records |= {r.object: r for r in new if r is not None}
         return [records[name] for name in sorted(records)]
 
+    def forget_lost(self) -> None:
+        """Removes the records whose data object is gone, so that their units can be committed again."""
+        names, there = self._objects()
+        for name in names - there:
+            self.storage.delete(self.record(name))
+
+    def _objects(self) -> tuple[set[str], set[str]]:
+        """Names of objects that have a record, and, where there are any, of those that have data."""
+        names = _stems(self.storage.names(self.path("_manifest/units")), ".json")
+        return names, _stems(self.storage.names(self.path("data")), ".parquet") if names else set()
+
     def committed(self) -> list[UnitRecord]:
         """The units that make up the output, by object name: those that the finished job lists, or, where it is not
-        finished, those that have a record and a data object. Changes nothing, unlike `read_records`."""
+        finished, those of `read_records`."""
         if not self.is_finished():
-            there = _stems(self.storage.names(self.path("data")), ".parquet")
-            names = sorted(_stems(self.storage.names(self.path("_manifest/units")), ".json") & there)
-            with ThreadPoolExecutor(_THREADS) as threads:
-                return [record for record in threads.map(self.read_record, names) if record is not None]
+            return self.read_records()
         listing = self.read_json("_manifest/job.json") or {}
         try:
             parts = [{k: v for k, v in facts.items() if k != "data"} for facts in listing["objects"]]
             return sorted((UnitRecord.from_json(json.dumps(part)) for part in parts), key=lambda r: r.object)
         except (ValueError, KeyError, TypeError) as e:
             raise StorageError(f"{self.path('_manifest/job.json')}: not the list of a finished job ({e!r})") from e
+
+    def check_writable(self) -> None:
+        """Raises `StorageError` where a local folder of the output cannot be written or made. Writes nothing."""
+        for uri in (self.uri, self.path("data"), self.path("_manifest/units")):
+            self.storage.check_writable(uri)
 
     def is_begun(self) -> bool:
         """Whether any unit was ever committed."""

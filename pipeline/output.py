@@ -5,7 +5,7 @@ OUTPUT_VERSION is part of the fingerprint: whoever changes a name, type or meani
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, isfinite
 
@@ -15,6 +15,7 @@ from hpd_core.numerals import Quantity
 from hpd_core.reading import as_text
 from hpd_core.rows import Row, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
+from pipeline.block import RESERVED_PREFIX
 from pipeline.job import JobError, OutputOptions, RowFault
 
 OUTPUT_VERSION = 2
@@ -38,6 +39,7 @@ _ROW_FIELDS = {
     "hpd_truncated": pa.int32(),
     "hpd_extra": pa.map_(pa.string(), pa.string()),
 }
+_TEXT_FIELD = {"hpd_text": pa.string()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,9 @@ class OutputColumns:
         return fields + [pa.field(f"{c}__{s}", t) for c, a in self.attributes.items() for s, t in self._details(a)]
 
     def described(self) -> dict[str, str]:
-        """{output column: what it is}; raises `JobError` where two of them share a name."""
+        """{output column: what it is}; raises `JobError` where two of them share a name, upper and lower case aside."""
         named: dict[str, str] = {}
+        taken: dict[str, str] = {}
         pairs = [(c, f"the attribute {a.name!r}") for c, a in self.attributes.items()]
         pairs += [(name, f"the row column {name!r}") for name in self._row_fields()]
         pairs += [
@@ -69,8 +72,9 @@ class OutputColumns:
             for suffix, _ in self._details(a)
         ]
         for name, what in pairs:
-            if name in named:
-                raise JobError(f"{named[name]} and {what} share the output column {name!r}: set another 'column'")
+            other = taken.setdefault(name.lower(), name)
+            if other in named:
+                raise JobError(f"{named[other]} and {what} {_share(other, name)}: set another 'column'")
             named[name] = what
         return named
 
@@ -90,7 +94,7 @@ class OutputColumns:
         return [pa.array(columns[f.name], f.type) for f in self.fields()]
 
     def _row_fields(self) -> dict[str, pa.DataType]:
-        return _ROW_FIELDS | ({"hpd_text": pa.string()} if self.options.spans else {})
+        return _ROW_FIELDS | (_TEXT_FIELD if self.options.spans else {})
 
     def _details(self, attribute: Attribute) -> list[tuple[str, pa.DataType]]:
         chosen = [
@@ -126,6 +130,36 @@ def output_schema(inputs: pa.Schema, columns: OutputColumns) -> pa.Schema:
     if missing:
         raise JobError(f"output column {missing[0]!r} is to be kept, but the input has only {inputs.names}")
     return pa.schema([f for f in inputs if keep is None or f.name in keep] + columns.fields())
+
+
+def check_names(
+    input_columns: Collection[str], kept: Collection[str] | None, output_columns: Mapping[str, str]
+) -> None:
+    """Raises `JobError` where an output column (name -> what it is) has the name of a kept input column (None: all are
+    kept), upper and lower case aside, or an input column has a reserved one. Input columns that differ from each other
+    in case alone are the user's own."""
+    taken = {name.lower(): name for name in output_columns}
+    row_columns = _ROW_FIELDS | _TEXT_FIELD
+    # Those about the row first: they say best what is wrong with an input that was an output.
+    for name in sorted(input_columns, key=lambda name: name.lower() not in row_columns):
+        if name.startswith(RESERVED_PREFIX):
+            raise JobError(f"input column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; rename it")
+        output = taken.get(name.lower())
+        if output is None or (kept is not None and name not in kept):
+            continue
+        clash = f"the input column {name!r} and {output_columns[output]} {_share(name, output)}"
+        if output in row_columns:
+            raise JobError(
+                f"{clash}: the input looks like an output of `hpd extract`. Give the catalog that it was made from "
+                "(`inputs` in its run.json), rename the column, or list the columns to keep without it in output.keep"
+            )
+        raise JobError(f"{clash}: set another 'column' for the attribute, or leave the input column out of output.keep")
+
+
+def _share(a: str, b: str) -> str:
+    if a == b:
+        return f"share the output column {a!r}"
+    return f"would be the output columns {a!r} and {b!r}, which are one to readers that ignore case (Spark, Hive)"
 
 
 def _about(row: Row | RowFault, extra: Mapping[str, Value]) -> dict[str, object]:

@@ -1,15 +1,14 @@
-"""What there is to do, decided before anything runs: input files, one schema, checked names, units in order."""
+"""What there is to do, decided before anything runs: input files, one schema, units in order."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.block import RESERVED_PREFIX
 from pipeline.job import JobError, UnitCaps
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage
@@ -88,16 +87,3 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
     except Exception as e:
         # Any failure of one file is that file's; the others go on.
         return BadFile(file, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else e!r}")
-
-
-def check_names(input_columns: Collection[str], kept: Collection[str] | None, output_columns: dict[str, str]) -> None:
-    """Raises `JobError` where an output column (name -> what it is) has the name of a kept input column (None: all are
-    kept), or an input column has a reserved one."""
-    for name in input_columns:
-        if name.startswith(RESERVED_PREFIX):
-            raise JobError(f"input column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved; rename it")
-        if name in output_columns and (kept is None or name in kept):
-            raise JobError(
-                f"the input column {name!r} and {output_columns[name]} share the output column {name!r}: "
-                "set another 'column' for the attribute, or leave the input column out of the output"
-            )

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.fit import check_machine
 from pipeline.job import JobError, JobSpec
-from pipeline.manifest import OutputFolder
-from pipeline.output import OutputColumns, output_schema
-from pipeline.plan import Plan, check_names, make_plan
-from pipeline.resume import RUN, job_facts, resolve, run_facts
+from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.output import OutputColumns, check_names, output_schema
+from pipeline.plan import Plan, make_plan
+from pipeline.resume import RUN, check_run, job_facts, lost_rows, marks, remaining, resolve, run_facts, select
 from pipeline.storage import Storage
+from pipeline.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class Prepared:
     schema: pa.Schema
     facts: dict[str, Any]
     stored: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run begins. kept, dropped: committed units that stay and that go. todo: planned rows that are left."""
+
+    kept: list[UnitRecord]
+    dropped: list[UnitRecord]
+    todo: list[Unit]
 
 
 def prepare(job: JobSpec) -> Prepared:
@@ -60,6 +71,27 @@ def prepare(job: JobSpec) -> Prepared:
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
     facts = run_facts(job, job_facts(job, resolved), inputs, schema)
     return Prepared(job, source, output, plan, columns, schema, facts, stored)
+
+
+def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
+    """What there is to do, the `records` of the output being committed already.
+
+    Raises `JobError`, `StorageError`, SettingsError or ModelNotFoundError where nothing may or can be done: an output
+    of another job, one that cannot be written, a machine that is too small or has no place for the model. Changes
+    nothing.
+    """
+    job, output, plan = prepared.job, prepared.output, prepared.plan
+    known = marks(prepared.facts) | marks(prepared.stored)
+    kept, dropped = select((r for r in records if r.fingerprint in known), plan.files)
+    todo = remaining(plan.units, kept)
+    if prepared.stored is not None:
+        lost = lost_rows(dropped, plan.files)
+        check_run(output.uri, prepared.facts, prepared.stored, lost=lost, allow_mixed=job.allow_mixed)
+    if any(unit.rows for unit in todo):
+        check_machine(job)
+    if todo:
+        output.check_writable()
+    return Start(kept, dropped, todo)
 
 
 def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:

@@ -17,6 +17,8 @@ from pipeline.output import OUTPUT_VERSION
 from pipeline.units import InputFile, Unit, uncovered
 
 RUN = "run.json"
+#: Characters of a value in a list of differences, and what stands for a value that is not there.
+_SHOWN, _NONE = 120, "(none)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +69,19 @@ def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], sch
     return dict(json.loads(json.dumps(run)))
 
 
-def open_run(
-    folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None, *, lost: int, allow_mixed: bool
-) -> str:
-    """Checks `run` (see `run_facts`) against what an earlier run `stored`, writes run.json, returns the fingerprint.
+def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lost: int, allow_mixed: bool) -> None:
+    """Checks `run` (see `run_facts`) against what an earlier run `stored` in the output at `uri`.
 
     lost: committed rows that this job would drop. Raises `JobError` with the difference where the output was begun by
     another job, or from other inputs whose rows would be lost, unless `allow_mixed`; other output columns are always
     refused, since all files have the same.
     """
-    mark = str(run["fingerprint"])
-    if stored is None:
-        folder.write_json(RUN, run)
-        return mark
+    mark = run["fingerprint"]
     if stored["fingerprint"] != mark and not allow_mixed:
         raise JobError(
-            f"{folder.uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
-            "Take a new output, or allow a mixed one. The difference:\n"
-            + "\n".join(differences(stored["facts"], run["facts"]))
+            f"{uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
+            "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
+            + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
     before, schema = (
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(r["output_schema_arrow"]))) for r in (stored, run)
@@ -92,16 +89,21 @@ def open_run(
     if not before.equals(schema):
         changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(
-            f"{folder.uri} was begun with other output columns; every file must have the same. Take a new output. "
+            f"{uri} was begun with other output columns; every file must have the same. Take a new output. "
             "The difference:\n" + "\n".join(changed or ["  the order of the columns, or whether they may be null"])
         )
     inputs = stored.get("inputs", run["inputs"])
     if lost and set(inputs) != set(run["inputs"]) and not allow_mixed:
         raise JobError(
-            f"{folder.uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
+            f"{uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
             f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
             f"{', '.join(run['inputs'])}"
         )
+
+
+def open_run(folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None) -> str:
+    """Writes run.json of a `run` that `check_run` lets go on from what is `stored`; returns the fingerprint."""
+    mark = str(run["fingerprint"])
     mixed = sorted(marks(stored) - {mark})
     now = dict(run) | ({"mixed_with": mixed} if mixed else {})
     if now != stored:
@@ -122,14 +124,52 @@ def lost_rows(dropped: Iterable[UnitRecord], files: Iterable[InputFile]) -> int:
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """One indented line per leaf that differs: `path: before -> now`."""
+    """One indented line per leaf that differs: `path: before -> now`, long ones shortened.
+
+    Named things in a list (schemas, attributes) go by their name: `schemas.shoes.attributes.Color.values`.
+    """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         paths = {k: f"{path}.{k}".lstrip(".") for k in [*before, *now]}
-        return [d for k, p in paths.items() for d in differences(before.get(k, "(none)"), now.get(k, "(none)"), p)]
-    if isinstance(before, list | tuple) and isinstance(now, list | tuple) and len(before) == len(now):
-        pairs = enumerate(zip(before, now, strict=True))
-        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}[{i}]")]
-    return [] if before == now else [f"  {path}: {before!r} -> {now!r}"]
+        return [d for k, p in paths.items() for d in differences(before.get(k, _NONE), now.get(k, _NONE), p)]
+    if isinstance(before, list | tuple) and isinstance(now, list | tuple):
+        old, new = _by_name(before), _by_name(now)
+        if old and new:
+            orders = [[n for n in old if n in new], [n for n in new if n in old]]
+            moved = [f"  {path}, in order: {_changed(*orders)}"] if orders[0] != orders[1] else []
+            return differences(old, new, path) + moved
+        if len(before) == len(now):
+            pairs = enumerate(zip(before, now, strict=True))
+            return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}[{i}]")]
+    return [] if before == now else [f"  {path}: {_changed(before, now)}"]
+
+
+def _once(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` whose reader names the schemas in place of repeating them, so that no difference is shown twice."""
+    schemas = facts["schemas"]
+
+    def named(value: Any) -> Any:
+        if value in schemas:
+            return value["name"]
+        return {key: named(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+    return {**facts, "reader": named(facts["reader"])}
+
+
+def _by_name(items: Sequence[Any]) -> dict[str, Any]:
+    """{name: item} of things that all have a name of their own; empty where they do not."""
+    found = {item["name"]: item for item in items if isinstance(item, Mapping) and "name" in item}
+    return found if len(found) == len(items) else {}
+
+
+def _changed(before: Any, now: Any) -> str:
+    """`before -> now`; of long ones the neighbourhood of the first character that differs."""
+    texts = [value if value is _NONE else repr(value) for value in (before, now)]
+    start = 0
+    if max(map(len, texts)) > _SHOWN:
+        differ = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+        start = max(0, differ - _SHOWN // 4)
+    shown = [text[start : start + _SHOWN] + "…" * (len(text) > start + _SHOWN) for text in texts]
+    return " -> ".join("…" * (start > 0) + text for text in shown)
 
 
 def select(records: Iterable[UnitRecord], files: Sequence[InputFile]) -> tuple[list[UnitRecord], list[UnitRecord]]:

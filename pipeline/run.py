@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterable
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
-from pipeline.fit import check_own_ray
 from pipeline.job import JobSpec, Progress, RunSummary
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
-from pipeline.prepare import Prepared, prepare
+from pipeline.prepare import Prepared, check_start, prepare
 from pipeline.promise import rows_committed
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -25,18 +24,15 @@ ProgressCallback = Callable[[Progress], None]
 def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary:
     """Runs the job, or what is left of it. Ends complete or not, never with a row lost or doubled.
 
-    Raises `JobError` for a job that cannot start, `StorageError` where the output's bookkeeping cannot be read or
-    written.
+    Raises what `prepare` and `check_start` raise for a job that cannot start, and `StorageError` where the output's
+    bookkeeping cannot be read or written.
     """
     started = time.monotonic()
     prepared = prepare(job)
     job, output, plan = prepared.job, prepared.output, prepared.plan
-    kept, dropped = select(_records(output, marks(prepared.facts) | marks(prepared.stored)), plan.files)
-    todo = remaining(plan.units, kept)
-    if any(unit.rows for unit in todo):
-        check_own_ray(job)
-    lost = lost_rows(dropped, plan.files)
-    fingerprint = open_run(output, prepared.facts, prepared.stored, lost=lost, allow_mixed=job.allow_mixed)
+    start = check_start(prepared, output.read_records())
+    kept, dropped, todo = start.kept, start.dropped, start.todo
+    fingerprint = open_run(output, prepared.facts, prepared.stored)
     bad = [str(b) for b in plan.bad]
     before = output.read_json(METRICS_FILE)
     done_before = before and before["complete"] and output.is_finished()
@@ -44,6 +40,7 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
         return summarise(output, before, model_calls=0, complete=True, failures=bad)
 
     output.reopen()
+    output.forget_lost()
     work = _work(prepared, fingerprint, todo, kept, started, progress)
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
@@ -77,7 +74,7 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     )
 
 
-def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord] = ()) -> list[UnitRecord]:
+def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord]) -> list[UnitRecord]:
     """Committed units with a fingerprint among the `known`; those already `read` are not read again."""
     return [record for record in output.read_records(read) if record.fingerprint in known]
 

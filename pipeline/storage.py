@@ -20,6 +20,7 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from hpd_core.folders import unwritable
 from pipeline.job import JobError
 from pipeline.units import InputFile
 
@@ -164,6 +165,13 @@ class Storage:
                 fs.rm_file(path)
             except FileNotFoundError:
                 return
+
+    def check_writable(self, uri: str) -> None:
+        """Raises `StorageError` where a local folder cannot be written, or made. Writes nothing: what other stores
+        allow is known only when it is tried."""
+        fs, path = self.at(uri)
+        if isinstance(fs, LocalFileSystem) and (reason := unwritable(Path(path))):
+            raise StorageError(f"{path} cannot be written: {reason}")
 
     def _file(self, fs: fsspec.AbstractFileSystem, info: Mapping[str, Any]) -> InputFile:
         name = str(info["name"])

@@ -18,7 +18,7 @@ from ray.util.annotations import RayDeprecationWarning
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.fit import check_fit
-from pipeline.job import Pool
+from pipeline.job import JobError, Pool
 from pipeline.ledger import Attempt, Ledger
 from pipeline.read import UnitSource
 from pipeline.storage import Storage
@@ -43,14 +43,23 @@ class Stages:
 def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[None]:
     """A Ray to run in: the one this process is connected to, the one at `address`, or a new one with `num_cpus`.
 
-    Whoever starts it ends it. Raises `JobError` where the pool does not fit.
+    Whoever starts it ends it. Raises `JobError` where there is none, it cannot be started or the pool does not fit.
     """
     owned = not ray.is_initialized()
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
-    if owned and address:
-        ray.init(address=address, **quiet)
-    elif owned:
-        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+    if owned:
+        try:
+            if address:
+                ray.init(address=address, **quiet)
+            else:
+                ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+        except OSError as e:  # ConnectionError is one
+            if address:
+                raise JobError(f"Ray at {address} cannot be reached: {e}") from e
+            raise JobError(
+                f"Ray cannot be started here: {e}. It writes below HOME and RAY_TMPDIR (/tmp without it): set them to "
+                "folders that can be written"
+            ) from e
     try:
         resources = ray.cluster_resources()
         check_fit(pool, resources.get("CPU", 0.0), resources.get("GPU", 0.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,12 +32,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TokenizeStage:
-    """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS`."""
+    """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS`.
+
+    keep: input columns that go on from here, None for all: what the text alone needs may have the name of an output.
+    """
 
     schema: pa.Schema
     reader: RowReader
     decoder: DecoderSpec
     factory: EncoderFactory | None = None
+    keep: Collection[str] | None = None
 
     def __call__(self, block: pa.Table) -> pa.Table:
         if failure(block):
@@ -56,8 +60,10 @@ class TokenizeStage:
                 log.exception("the tokenizer cannot be loaded")
                 return failed(unit, FailureKind.LOAD, f"the tokenizer cannot be loaded: {explain(e)}")
             items = [_encode(encoder, document) for document in documents(self.reader, rows)]
+        kept = [name for name in rows.column_names if self.keep is None or name in self.keep]
         for name in identity:
             rows = rows.append_column(block.schema.field(name), block.column(name))
+        rows = rows.select([*kept, *identity])
         for name, column in to_columns(items).items():
             rows = rows.append_column(name, column)
         return rows

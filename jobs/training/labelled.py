@@ -125,13 +125,9 @@ def _rows(name: str, kind: Kind, reading: ReadOptions, tally: Tally) -> Iterable
 
 def _benchmark(path: str, unwanted: frozenset[str], declared: Mapping[str, Schema]) -> list[Labelled]:
     """Each row asks for the schema that `declared` has for its category, or for every attribute that the kept rows of
-    the file name in it. Raises JobError where one names an attribute that its schema does not declare."""
-    rows = [row for row in read_benchmark(path).rows if one_line(row.text) not in unwanted]
+    the file name in it. Raises JobError as `Benchmark.with_schemas` does, for rows that are not kept too."""
+    rows = [row for row in read_benchmark(path).with_schemas(declared).rows if one_line(row.text) not in unwanted]
     schemas = {**category_schemas(rows, path), **declared}
-    for row in rows:
-        unknown = set(row.gold) - {a.name for a in schemas[row.category]}
-        if unknown:
-            raise JobError(f"{path}: {row.text[:40]!r} names {sorted(unknown)}, not in schema {row.category!r}")
     return [Labelled(Document(row.text, schemas[row.category]), _values(row)) for row in rows]
 
 

@@ -49,3 +49,20 @@ def test_the_separator_of_several_values_is_in_none_of_them():
     Attribute("A", values=("x; y",))
     with pytest.raises(SchemaError, match="'x; y' holds ';'"):
         Attribute("A", values=("x; y",), many=True)
+
+
+@pytest.mark.parametrize(
+    "kind, readable, unreadable",
+    [
+        ("integer", "36", "36.5"),
+        ("number", "36,5", "large"),
+        ("boolean", "Yes", "waterproof"),
+        ("quantity", "1,5 kg", "heavy"),
+        ("date", "2024-03-25", "spring"),
+    ],
+)
+def test_a_closed_value_is_readable_as_its_type(kind, readable, unreadable):
+    assert Attribute("A", values=(readable,), type=kind).values == (readable,)
+    with pytest.raises(SchemaError, match=f"attribute 'A': closed value '{unreadable}' cannot be read as {kind}"):
+        Attribute("A", values=(readable, unreadable), type=kind)
+    Attribute("A", values=(readable, unreadable))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +20,13 @@ from hpd_core.schema import SchemaError
 from hpd_core.settings import SettingsError
 from hpd_core.source import ModelNotFoundError
 from jobs.cli import app
+from pipeline.compose import compose
+from pipeline.config import load_config
 from pipeline.job import JobError, JobSpec, Progress, RunSummary
+from pipeline.manifest import UnitRecord
+from pipeline.metrics import Metrics
+from pipeline.prepare import prepare
+from pipeline.resume import open_run
 from pipeline.storage import StorageError
 
 JOB = """
@@ -240,7 +248,178 @@ def test_validate_probes_under_the_schema_that_all_files_share(job: list[str], t
     template = ["--set", "text.template={{ title }} {{ colour }}"]
     result = CliRunner().invoke(app, ["validate", *job, *template])
     assert result.exit_code == 0, result.output
-    assert "probed_rows: 4" in result.stdout and "first_text: a\n" in result.stdout
+    assert "rows looked at  5: 3 with text, 2 without text\n" in result.stdout
+    assert result.stdout.endswith("the first text that the model would read:\n\na\n")
+
+
+def in_json(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+    code = CliRunner().invoke(app, ["validate", *arguments, "--json"]).exit_code
+    return code, json.loads(capfd.readouterr().out)
+
+
+def test_validate_looks_at_rows_all_over_the_input(
+    job: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A catalog sorted by what its rows lack, as one file and as many: what the first rows lack the last ones have."""
+    table = pa.table({"title": [None] * 900 + ["late"] * 100})
+    (tmp_path / "in" / "x.parquet").unlink()
+    for number in range(10):
+        pq.write_table(table.slice(number * 100, 100), tmp_path / "in" / f"{number}.parquet")
+    many = in_json(job, capfd)
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=200)
+    one = in_json([*job[:2], "--input", str(tmp_path / "one.parquet"), *job[4:]], capfd)
+    assert (one[0], one[1]["probed_rows"], one[1]["probed_without_text"]) == (2, 200, 200)  # no row group begins there
+    pq.write_table(table.slice(100), tmp_path / "one.parquet", row_group_size=200)
+    one = in_json([*job[:2], "--input", str(tmp_path / "one.parquet"), *job[4:]], capfd)
+    assert (one[0], one[1]["probed_rows"], one[1]["first_text"]) == (0, 200, "late")
+    assert (many[0], many[1]["probed_rows"], many[1]["probed_without_text"]) == (2, 200, 200)
+
+
+@pytest.mark.parametrize(
+    ("titles", "kinds", "reason"),
+    [
+        ([None, "", " "], ["shoes"] * 3, "none of the 3 rows .* of 3 the reason is: the text columns of this row are"),
+        (["a", "b", None], ["hats", "hats", "shoes"], "of 2 the reason is: no schema for category 'hats'"),
+        (["a", "b", "c"], [None] * 3, "of 3 the reason is: no category, and no default schema"),
+    ],
+)
+def test_validate_refuses_an_input_of_which_no_row_can_be_used(
+    job: list[str], tmp_path: Path, titles: list[str | None], kinds: list[str | None], reason: str
+) -> None:
+    options = ["--set", "text.category_column=kind", "--set", "schemas.default=null"]
+    path = tmp_path / "in" / "x.parquet"
+    columns = pa.schema([("title", pa.string()), ("kind", pa.string())])
+    pq.write_table(pa.table({"title": titles, "kind": kinds}, schema=columns), path)
+    result = CliRunner().invoke(app, ["validate", *job, *options])
+    assert result.exit_code == 2
+    assert re.search(reason, result.stderr) and "categories that have a schema: 'shoes'" in result.stderr
+    pq.write_table(pa.table({"title": [*titles, "x"], "kind": [*kinds, "shoes"]}, schema=columns), path)
+    assert CliRunner().invoke(app, ["validate", *job, *options]).exit_code == 0
+
+
+def test_validate_tells_people_the_commonest_reasons_and_programs_all(
+    job: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["shoes", *"abcdeef"]
+    pq.write_table(pa.table({"title": ["x"] * 8, "kind": kinds}), tmp_path / "in" / "x.parquet")
+    arguments = [*job, "--set", "text.category_column=kind", "--set", "schemas.default=null"]
+    told = CliRunner().invoke(app, ["validate", *arguments]).stdout
+    assert "rows looked at  8: 1 with text, 2 in error (no schema for category 'e'), 1 in error" in told
+    assert "and 3 more reasons\n" in told and "'f'" not in told
+    _, facts = in_json(arguments, capfd)
+    assert list(facts["probed_errors"].values()) == [2, 1, 1, 1, 1, 1]  # type: ignore[attr-defined]
+
+
+def test_validate_of_an_input_without_rows_has_nothing_against_it(job: list[str], tmp_path: Path) -> None:
+    pq.write_table(pa.schema([("title", pa.string())]).empty_table(), tmp_path / "in" / "x.parquet")
+    assert CliRunner().invoke(app, ["validate", *job]).exit_code == 0
+
+
+@pytest.mark.parametrize(("length", "cut"), [(2000, False), (2001, True), (2_000_000, True)])
+def test_validate_shows_the_beginning_of_a_long_text(
+    job: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], length: int, cut: bool
+) -> None:
+    pq.write_table(pa.table({"title": ["x" * length]}), tmp_path / "in" / "x.parquet")
+    _, facts = in_json(job, capfd)
+    text = str(facts["first_text"])
+    assert text.startswith("x" * 2000) and len(text) < 2100 and facts["first_text_characters"] == length
+    assert (f"[cut here, {length:,} characters in all]" in text) == cut
+    shown = CliRunner().invoke(app, ["validate", *job]).stdout
+    assert text in shown and len(shown) < 5000
+
+
+def content(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+def begun(job: list[str]) -> None:
+    """The output of a run that was killed: half of a unit with its data, and a record whose data is lost."""
+    prepared = prepare(compose(load_config(job[1]), job[1], inputs=[job[3]], output=job[5]))
+    mark = open_run(prepared.output, prepared.facts, prepared.stored)
+    [unit] = prepared.plan.units
+    half = replace(unit, stop=2)
+    for name in (half.object_name(mark), "lost"):
+        record = UnitRecord(half, name, mark, 1, "", Metrics())
+        prepared.output.storage.create(prepared.output.record(name), record.to_json().encode())
+    prepared.output.storage.create(prepared.output.data(half.object_name(mark)), b"x")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--set", "run.allow_mixed=true", "--set", "decode.max_slots=9"]])
+def test_validate_writes_nothing(job: list[str], tmp_path: Path, options: list[str]) -> None:
+    before = content(tmp_path)
+    assert CliRunner().invoke(app, ["validate", *job, *options]).exit_code == 0
+    assert content(tmp_path) == before and not (tmp_path / "out").exists()
+    begun(job)
+    before = content(tmp_path)
+    result = CliRunner().invoke(app, ["validate", *job, *options])
+    assert result.exit_code == 0, result.output
+    assert content(tmp_path) == before
+    assert "--json" in options or "2 of them committed already" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["pool.max_size=99"], "the pool does not fit: 99 actors x 1 CPUs"),
+        (["run.num_cpus=1"], "the pool does not fit: .* and there are 1$"),
+        (
+            ["decode.max_document_tokens=9"],
+            r"begun by another job[^\0]*decoder.settings.max_document_tokens: 2048 -> 9$",
+        ),
+        (["schemas.define.shoes.attributes=[Brand]"], "schemas.shoes.attributes.Size: .* -> .none.$"),
+        (["run.allow_mixed=true", "output.raw=true"], r"begun with other output columns[^\0]*brand__raw: .none. -> "),
+        (
+            ["decode.max_value_tokens=3"],
+            "fine-tuned weights give wrong answers decoded otherwise: max_value_tokens is 3",
+        ),
+        (["model={source: HOLLOW}", "run.allow_mixed=true"], "directory .*hollow has no config.json$"),
+        (["model={source: HOLLOW/none}", "run.allow_mixed=true"], "neither a directory, a GGUF file nor a hub id$"),
+        (["output.keep=[nope]"], "'nope' is to be kept"),
+        (["output.path=FILE/out"], "FILE/out/run.json: .*Not a directory"),
+        (["input.path=nowhere"], "input nowhere: does not exist$"),
+        (["schemas.define.shoes.attributes=[Title]"], "input column 'title' and the attribute 'Title' share"),
+    ],
+)
+def test_validate_refuses_what_extract_refuses_in_the_same_words(
+    job: list[str], tmp_path: Path, options: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("pipeline.drive.drive", lambda *_: pytest.fail("extract began"))
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "FILE").touch()
+    begun(job)
+    places = {"HOLLOW": str(tmp_path / "hollow"), "FILE": str(tmp_path / "FILE")}
+    words = [re.sub("HOLLOW|FILE", lambda found: places[found[0]], option) for option in options]
+    arguments = [word for option in words for word in ("--set", option)]
+    given = {key.partition("=")[0] for key in options}
+    paths = ([] if "input.path" in given else job[2:4]) + ([] if "output.path" in given else job[4:6])
+    before = content(tmp_path)
+    said = []
+    for name in ("validate", "extract"):
+        result = CliRunner().invoke(app, [name, *job[:2], *paths, *arguments])
+        assert result.exit_code == 2, result.output
+        said.append(result.stderr)
+    assert said[0] == said[1] and re.search(reason, said[0].strip())
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["validate", "extract"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("cache", "hf/hpd-gguf, which cannot be written .*set HF_HOME"), ("out", "out cannot be written: .*not writable")],
+)
+def test_what_cannot_be_written_is_named_before_anything_begins(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, message: str
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("pipeline.drive.drive", lambda *_: pytest.fail("extract began"))
+    (tmp_path / place).mkdir()
+    if place == "cache":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache" / "hf"))
+    monkeypatch.setattr("os.access", lambda path, mode: tmp_path / place not in [Path(path), *Path(path).parents])
+    result = CliRunner().invoke(app, [name, *job])
+    assert result.exit_code == 2 and re.search(message, result.stderr), result.output
+    assert not (tmp_path / "out" / "run.json").exists() and not list((tmp_path / place).iterdir())
 
 
 def test_validate_names_a_file_that_cannot_be_read(job: list[str], tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_a_wrong_key_is_named_with_its_file(tmp_path: Path, extra: str, message:
         ("attributes: [", "attribute: [", "schemas.define.shoes: unknown key 'attribute'; did you mean 'attributes'?"),
         ("type: integer", "type: int", "schemas.define.shoes.attributes.1.type: Input should be 'string'"),
         ("Brand,", "'a:b',", "shoes: attribute name 'a:b': must not contain ':'"),
+        ("integer}", "integer, values: ['36', L]}", "shoes: attribute 'Size': closed value 'L' cannot be read as int"),
         ("Brand,", "Size,", "schemas.define: schema 'shoes': attributes 'Size' and 'Size' share the name 'Size'"),
         ("default: shoes", "default: shoe", "schemas.default: unknown schema 'shoe'; did you mean 'shoes'?"),
         ("default: shoes", "file: none.yaml", "none.yaml: No such file"),
@@ -222,7 +223,7 @@ def test_secrets_of_a_store_are_never_in_what_is_written(tmp_path: Path) -> None
 def test_two_schemas_may_not_claim_one_category(tmp_path: Path) -> None:
     more = BASE.replace("  default", "    boots: {categories: [shoes], attributes: [Brand]}\n  default")
     path = job_file(tmp_path, more)
-    with pytest.raises(ConfigError, match="category 'shoes' is asked by both 'shoes' and 'boots'"):
+    with pytest.raises(ConfigError, match="schemas: category 'shoes' is of schema 'boots', and of 'shoes' in"):
         compose(load_config(path), path)
 
 
@@ -241,6 +242,29 @@ def test_a_schema_file_lies_relative_to_the_job_s_file(tmp_path: Path) -> None:
     reader = compose(load_config(path), path).reader
 
     assert set(reader.schemas) == {"Hats", "Caps", "shoes"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("hats: {attribute: [Brim]}", "hats: unknown key 'attribute'; did you mean 'attributes'?"),
+        ("hats: {attributes: [{nam: Brim}]}", "hats.attributes.0: unknown key 'nam'; did you mean 'name'?"),
+        ("hats: {attributes: [{name: A, type: int}]}", "hats.attributes.0.type: Input should be 'string'"),
+        ("hats: {attributes: [{name: A, values: [1]}]}", "hats.attributes.0.values.0: must be text; a number"),
+        ("hats: [Brim]", "hats: must be a section of the keys categories, attributes"),
+        ("hats: {attributes: []}", "schema 'hats' has no attribute"),
+        ("hats: {attributes: ['a:b']}", "hats: attribute name 'a:b'"),
+        ("shoes: {attributes: [Brim]}", "schemas.define: schema 'shoes' is declared twice"),
+    ],
+)
+def test_what_is_wrong_in_a_schema_file_is_named_as_it_stands_there(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "hats.yaml").write_text(content)
+    path = job_file(tmp_path, BASE.replace("schemas:", "schemas:\n  file: hats.yaml"))
+    with pytest.raises(ConfigError) as caught:
+        compose(load_config(path), path)
+    own = "declared twice" not in message
+    assert f"{tmp_path / 'hats.yaml' if own else path}: {message}" in str(caught.value)
+    assert not own or "define" not in str(caught.value)
 
 
 def test_what_run_json_keeps_is_what_runs(tmp_path: Path) -> None:

@@ -13,16 +13,17 @@ import pytest
 
 from pipeline import drive
 from pipeline.commit import Receipt
-from pipeline.job import JobError, JobSpec, Pool
+from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.ledger import Attempt
 from pipeline.prepare import prepare
 from pipeline.resume import marks, open_run
 from pipeline.rounds import Work
 from pipeline.run import run
 from pipeline.storage import StorageError
+from pipeline.stream import cluster
 from pipeline.units import Unit
 from tests.pipeline.fakes import SPEC, HashDecoders
-from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, shards, write
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, output_table, shards, write
 from tests.pipeline.test_stages import broken_encoder
 
 
@@ -56,6 +57,22 @@ def test_rows_of_earlier_inputs_are_never_dropped_in_silence(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("keep", [("id",), ()])
+def test_an_output_is_an_input_again_without_the_columns_that_are_made_anew(
+    tmp_path: Path, keep: tuple[str, ...]
+) -> None:
+    assert run(job(tmp_path, shards(tmp_path / "in", 1))).complete
+    again = job(tmp_path, tmp_path / "out", output=str(tmp_path / "again"))
+    with pytest.raises(JobError, match=r"input column 'hpd_status' and .* looks like an output"):
+        run(again)
+    summary = run(replace(again, output_options=OutputOptions(columns=keep)))
+    assert summary.complete and (summary.rows_ok, summary.failures) == (40, ())
+    first, second = (output_table(tmp_path / name) for name in ("out", "again"))
+    assert second.column_names == [*keep, *first.column_names[2:]]
+    assert second.equals(first.select(second.column_names))
+
+
+@pytest.mark.usefixtures("no_ray")
 def test_a_pool_that_does_not_fit_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     spec = job(tmp_path, shards(tmp_path / "in", 1), pool=Pool(cpus=2.0))
@@ -66,14 +83,33 @@ def test_a_pool_that_does_not_fit_leaves_no_trace(tmp_path: Path, monkeypatch: p
     assert run(spec).complete  # nothing is left to do, so that no pool is needed
 
 
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        (None, PermissionError(13, "Permission denied", "/h/.ray"), "cannot be started here: .*/h/.ray.*HOME"),
+        ("10.0.0.1:6379", ConnectionError("no answer"), "Ray at 10.0.0.1:6379 cannot be reached: no answer"),
+    ],
+)
+def test_a_ray_that_does_not_come_up_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, error: OSError, message: str
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(JobError, match=message), cluster(address, 1, Pool()):
+        pass
+
+
 @pytest.mark.usefixtures("no_ray")
 def test_a_worker_that_outlives_a_start_without_a_commit_adds_nothing(tmp_path: Path) -> None:
     source = shards(tmp_path / "in", 1)
     wrong = job(tmp_path, source, decoder=replace(SPEC, model=replace(SPEC.model, revision="wrong")))
     prepared = prepare(wrong)
-    mark = open_run(prepared.output, prepared.facts, None, lost=0, allow_mixed=False)
+    mark = open_run(prepared.output, prepared.facts, None)
     right = prepare(job(tmp_path, source))
-    open_run(right.output, right.facts, right.stored, lost=0, allow_mixed=False)
+    open_run(right.output, right.facts, right.stored)
     inline(prepared, mark, prepared.plan.units[:1], [], 0.0, None, Work())
 
     summary = run(job(tmp_path, source))
@@ -159,7 +195,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def driven(spec: JobSpec, state: SimpleNamespace) -> Work:
     state.prepared = prepare(spec)
     p = state.prepared
-    state.fingerprint = open_run(p.output, p.facts, p.stored, lost=0, allow_mixed=False)
+    state.fingerprint = open_run(p.output, p.facts, p.stored)
     work = Work()
     drive.drive(p, state.fingerprint, p.plan.units, [], 0.0, None, work)
     return work

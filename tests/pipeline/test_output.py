@@ -11,8 +11,7 @@ from hpd_core.numerals import Quantity
 from hpd_core.rows import Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, ValueType
 from pipeline.job import JobError, OutputOptions, RowFault
-from pipeline.output import OUTPUT_VERSION, OutputColumns, output_schema
-from pipeline.plan import check_names
+from pipeline.output import OUTPUT_VERSION, OutputColumns, check_names, output_schema
 
 SHOE = Schema("shoe", (Attribute("Brand"), Attribute("Size", type=ValueType.NUMBER)))
 SCREEN = Schema(
@@ -174,6 +173,32 @@ def test_a_name_collision_names_both() -> None:
     with pytest.raises(JobError, match=r"'__hpd_unit'.*reserved"):
         check_names(["__hpd_unit"], ["id"], described)
     check_names(["id", "brand"], ["id"], described)
+
+
+@pytest.mark.parametrize(
+    ("name", "both"),
+    [
+        ("Brand", "'Brand' and the attribute 'Brand' would be the output columns 'Brand' and 'brand'"),
+        ("HPD_Status", "'HPD_Status' and the row column 'hpd_status' would be"),
+        ("SIZE__raw", "'SIZE__raw' and the raw of the attribute 'Size' would be"),
+    ],
+)
+def test_names_that_differ_in_case_alone_collide(name: str, both: str) -> None:
+    described = columns(raw=True).described()
+    with pytest.raises(JobError, match=both):
+        check_names(["id", name], None, described)
+    check_names(["id", name], ["id"], described)
+    check_names(["id", "ID", "Title", "title"], None, described)  # the user's own
+
+
+def test_output_columns_that_differ_in_case_alone_collide() -> None:
+    attributes = {"color": Attribute("Color"), "Color": Attribute("Colour", column="Color")}
+    both = r"the attribute 'Color' and the attribute 'Colour' would be the output columns 'color' and 'Color'"
+    with pytest.raises(JobError, match=both):
+        OutputColumns(attributes, {}, OutputOptions()).described()
+    attributes = {"a": Attribute("A"), "A__RAW": Attribute("B", column="A__RAW")}
+    with pytest.raises(JobError, match=r"'B' and the raw of the attribute 'A' would be"):
+        OutputColumns(attributes, {}, OutputOptions(raw=True)).described()
 
 
 def test_output_columns_that_collide_with_each_other_are_named() -> None:

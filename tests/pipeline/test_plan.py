@@ -79,7 +79,12 @@ def test_files_without_rows_are_units_too(tmp_path: Path) -> None:
     ("table", "changes", "message"),
     [
         ({"title": ["x"], "brand": ["y"]}, {}, "input column 'brand' and the attribute 'Brand'"),
-        ({"title": ["x"], "hpd_status": ["y"]}, {}, "input column 'hpd_status' and the row column"),
+        (
+            {"title": ["x"], "hpd_status": ["y"]},
+            {},
+            "'hpd_status' and the row column.*looks like an output.*run.json.*output.keep",
+        ),
+        ({"title": ["x"], "Brand": ["y"]}, {}, "input column 'Brand' and the attribute 'Brand' would be"),
         ({"title": ["x"], "__hpd_row": ["y"]}, {}, "reserved"),
         ({"title": ["x"]}, {"reader": TitleReader("name")}, "column 'name' is not in the input"),
         ({"title": ["x"]}, {"output_options": OutputOptions(columns=("id",))}, "'id' is to be kept"),

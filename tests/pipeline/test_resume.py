@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from hpd_core.schema import Attribute, Schema
 from hpd_core.settings import DecodeSettings
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
-from pipeline.resume import differences, marks, open_run, remaining, select
+from pipeline.reader import CatalogReader
+from pipeline.resume import check_run, differences, marks, open_run, remaining, select
 from pipeline.storage import Storage
+from pipeline.text import TextTemplate
 from pipeline.units import InputFile, Unit
 from tests.pipeline.fakes import PRODUCT, TitleReader
 from tests.pipeline.helpers import SMALL_POOL, job, write
@@ -64,20 +67,59 @@ def test_what_is_committed_in_other_cuts_is_not_done_again() -> None:
 
 
 def test_differences_name_the_leaf() -> None:
-    before = {"decoder": {"settings": {"k": 24, "same": 1}}, "schemas": [{"name": "a"}], "gone": 1}
-    now = {"decoder": {"settings": {"k": 16, "same": 1}}, "schemas": [{"name": "b"}], "new": [1]}
+    before = {"decoder": {"settings": {"k": 24, "same": 1}}, "shards": [{"n": "a"}, 1], "gone": 1}
+    now = {"decoder": {"settings": {"k": 16, "same": 1}}, "shards": [{"n": "b"}, 1], "new": [1]}
     assert differences(before, now) == [
         "  decoder.settings.k: 24 -> 16",
-        "  schemas[0].name: 'a' -> 'b'",
-        "  gone: 1 -> '(none)'",
-        "  new: '(none)' -> [1]",
+        "  shards[0].n: 'a' -> 'b'",
+        "  gone: 1 -> (none)",
+        "  new: (none) -> [1]",
     ]
+
+
+def test_differences_go_by_name_where_things_have_one() -> None:
+    before = {"schemas": [{"name": "a", "n": [{"name": "x"}, {"name": "y"}]}, {"name": "b", "k": ["1", "2"]}]}
+    now = {"schemas": [{"name": "b", "k": ["1"]}, {"name": "c"}, {"name": "a", "n": [{"name": "y"}, {"name": "x"}]}]}
+    assert differences(before, now) == [
+        "  schemas.a.n, in order: ['x', 'y'] -> ['y', 'x']",
+        "  schemas.b.k: ['1', '2'] -> ['1']",
+        "  schemas.c: (none) -> {'name': 'c'}",
+        "  schemas, in order: ['a', 'b'] -> ['b', 'a']",
+    ]
+
+
+@pytest.mark.parametrize("at", [0, 50, 5000, 9999])
+def test_a_long_difference_is_shown_around_its_first_character(at: int) -> None:
+    before = "".join(chr(ord("a") + i % 26) for i in range(10_000))
+    [line] = differences({"x": before}, {"x": before[:at] + "!" + before[at + 1 :]})
+    old, new = line.removeprefix("  x: ").split(" -> ")
+    assert before[at] in old and "!" in new and len(line) < 300
+    assert new.startswith("…") == (at > 30) and new.endswith("…") == (at < 9900)
+
+
+def test_a_changed_schema_is_refused_with_the_attribute_that_changed_and_no_more(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"title": ["x"], "kind": ["shoes"]})
+    values = tuple(f"colour number {i}" for i in range(200))
+    other = Schema("hats", (Attribute("Brim"),))
+
+    def asking(values: tuple[str, ...]) -> JobSpec:
+        shoes = Schema("shoes", (Attribute("Brand"), Attribute("Color", values=values)))
+        reader = CatalogReader(TextTemplate("{{ title }}"), {"Shoes": shoes, "Boots": shoes}, other, "kind")
+        return job(tmp_path, tmp_path / "in", reader=reader, schemas=(shoes, other))
+
+    begin(asking(values))
+    with pytest.raises(JobError) as caught:
+        begin(asking((*values, "teal")))
+    [line] = str(caught.value).splitlines()[1:]
+    assert line.startswith("  schemas.shoes.attributes.Color.values: …") and "'teal']" in line and len(line) < 400
 
 
 def begin(spec: JobSpec, *, lost: int = 0, commits: bool = True) -> str:
     """Begins a run, which commits something or does not."""
     prepared = prepare(spec)
-    mark = open_run(prepared.output, prepared.facts, prepared.stored, lost=lost, allow_mixed=spec.allow_mixed)
+    if prepared.stored is not None:
+        check_run(spec.output, prepared.facts, prepared.stored, lost=lost, allow_mixed=spec.allow_mixed)
+    mark = open_run(prepared.output, prepared.facts, prepared.stored)
     if commits:
         prepared.output.storage.create(prepared.output.record("unit"), record(A, 0, 5).to_json().encode())
     return mark
@@ -199,8 +241,11 @@ def test_a_record_without_its_data_does_not_count(tmp_path: Path) -> None:
     for r in (there, gone):
         output.storage.create(output.record(r.object), r.to_json().encode())
     output.storage.create(output.data(there.object), b"x")
-    assert output.read_records() == [there]
-    assert output.read_record(gone.object) is None  # so that its unit can be committed again
+    assert output.read_records() == [there] and output.read_record(gone.object) == gone
+    output.forget_lost()
+    assert (
+        output.read_records() == [there] and output.read_record(gone.object) is None
+    )  # so that its unit can be committed again
 
 
 def test_finish_removes_what_is_not_listed_before_it_marks_success(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tests.pipeline.messy import messy, unpacked
 
 def staged(spec: JobSpec) -> tuple[tuple[Unit, ...], Stages]:
     prepared = prepare(spec)
-    mark = open_run(prepared.output, prepared.facts, prepared.stored, lost=0, allow_mixed=False)
+    mark = open_run(prepared.output, prepared.facts, prepared.stored)
     return prepared.plan.units, stages(prepared, mark)
 
 

@@ -25,7 +25,7 @@ from hpd_core.settings import DecoderSpec, Grounding, ModelSpec, SettingsError, 
 FILE = recipe.CALIBRATION
 AUTO = "auto"
 _FORMAT = 1
-#: Least distance of a probability from 0 and 1: what float32 logits tell nearer to 1 is noise.
+#: Least distance of a probability from 1: what float32 logits tell nearer to it is noise.
 _EDGE = 1e-6
 
 
@@ -40,7 +40,6 @@ class Score(StrEnum):
     def of(self, logprob: float, tokens: int) -> float:
         """logprob: mean log-probability per token, at most 0."""
         log_p = min(logprob * tokens if self is Score.SUM else logprob, log(1 - _EDGE))
-        log_p = max(log_p, log(_EDGE))
         return log_p - log(-expm1(log_p))
 
 

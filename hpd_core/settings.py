@@ -170,7 +170,8 @@ class DecoderSpec:
     model: ModelSpec
     settings: DecodeSettings = field(default_factory=DecodeSettings)
     template: PromptTemplate = field(default_factory=PromptTemplate)
-    confidence: ConfidenceRule | None = None
+    # Not hashed, as its mappings cannot be; equal specs still have equal hashes, which is all that caches need.
+    confidence: ConfidenceRule | None = field(default=None, hash=False)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""

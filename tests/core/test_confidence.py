@@ -54,7 +54,7 @@ def test_a_score_is_the_log_odds_of_the_whole_value_or_of_a_token():
     assert Score.SUM.of(log(0.5), 2) == pytest.approx(log(0.25 / 0.75))
     assert Score.MEAN.of(log(0.5), 2) == pytest.approx(0)
     assert Score.SUM.of(0.0, 3) == pytest.approx(log(1e6), abs=1e-3)  # certain, to float32
-    assert Score.SUM.of(-500.0, 3) == pytest.approx(-log(1e6), abs=1e-3)
+    assert Score.SUM.of(-500.0, 3) == pytest.approx(-1500)
 
 
 @pytest.mark.parametrize("slope", [-0.1, nan, float("inf")])
@@ -223,6 +223,8 @@ def test_what_changes_answers_changes_the_fingerprint_and_figures_for_people_do_
         mark(replace(made, values=Platt(2.0, 0.0)), calibrated=True),
     ]
     assert len(set(marks)) == len(marks)
+    ruled = with_confidence(spec, ConfidenceSettings(calibrated=True))
+    assert len({spec, ruled, replace(ruled)}) == 2  # workers keep what they load by spec
     assert mark(replace(made, measured={"rows": 9}), calibrated=True) == marks[1]
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from hpd_core import recipe, source
+from hpd_core.confidence import ConfidenceRule, ConfidenceSettings, with_confidence
 from hpd_core.decode import Decoder, SlotTokens
 from hpd_core.grounding import SourceText
 from hpd_core.model import Model
@@ -38,9 +39,10 @@ class HyperParallelDecoder:
     >>> rows[0].as_dict()
     """
 
-    def __init__(self, model: Model, encoder: PromptEncoder) -> None:
+    def __init__(self, model: Model, encoder: PromptEncoder, confidence: ConfidenceRule | None = None) -> None:
         self.model = model
         self.encoder = encoder
+        self.confidence = confidence
         self.decoder = Decoder(model, encoder.settings, encoder.stop_ids)
         if encoder.settings.grounding is Grounding.ENFORCE:
             _ = encoder.vocabulary  # a tokenizer that cannot be constrained is refused now, not row by row
@@ -52,6 +54,7 @@ class HyperParallelDecoder:
         settings: DecodeSettings | None = None,
         template: PromptTemplate | None = None,
         *,
+        confidence: ConfidenceSettings = ConfidenceSettings(),  # noqa: B008 (frozen)
         device: str = "auto",
         threads: int | None = None,
     ) -> HyperParallelDecoder:
@@ -60,7 +63,7 @@ class HyperParallelDecoder:
         Settings and template that are not given are those that the weights were fine-tuned for, or the defaults.
         Raises SettingsError, ModelNotFoundError or UnsupportedModelError before any weight is read.
         """
-        spec = recipe.decoder_spec(source.model_spec(model), settings, template)
+        spec = with_confidence(recipe.decoder_spec(source.model_spec(model), settings, template), confidence)
         return cls.from_spec(spec, device=device, threads=threads)
 
     @classmethod
@@ -69,7 +72,7 @@ class HyperParallelDecoder:
         if threads is not None:
             torch.set_num_threads(threads)
         encoder = PromptEncoder.from_spec(spec)
-        return cls(Model.load(spec.model, device=device), encoder)
+        return cls(Model.load(spec.model, device=device), encoder, spec.confidence)
 
     def extract(self, documents: Sequence[str | Document], schema: Schema | None = None) -> list[Row]:
         """One typed row per document, in order. Texts need `schema`; a Document brings its own.
@@ -92,6 +95,8 @@ class HyperParallelDecoder:
         tokens = self.decoder.decode(prompts, counts, self._forced_ids([documents[n] for n in chosen], forced))
         by_number = dict(zip(chosen, tokens, strict=True))
         rows = [make_row(self.encoder, doc, by_number[owner[n]]) for n, doc in enumerate(documents)]
+        if self.confidence is not None:
+            rows = [self.confidence.apply(row) for row in rows]
         for slots in tokens:
             counts.longest_value_tokens += max(len(slot.ids) for slot in slots)
         count_values(rows, counts)
@@ -169,3 +174,4 @@ def count_values(rows: Sequence[Row], counts: Counts) -> None:
         counts.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)
         counts.invalid += sum(v.status is ValueStatus.INVALID for v in row.values)
         counts.ungrounded += sum(v.status is ValueStatus.UNGROUNDED for v in row.values)
+        counts.unsure += sum(v.status is ValueStatus.UNSURE for v in row.values)

@@ -15,7 +15,7 @@ Typed = Scalar | tuple[Scalar, ...] | None
 
 
 class ValueStatus(StrEnum):
-    """What became of a value. Where several hold, the first of: truncated, absent, invalid, ungrounded."""
+    """What became of a value. Where several hold, the first of: truncated, absent, invalid, unsure, ungrounded."""
 
     EXTRACTED = "extracted"
     ABSENT = "absent"
@@ -25,6 +25,8 @@ class ValueStatus(StrEnum):
     UNGROUNDED = "ungrounded"
     #: The raw text does not parse as the declared type, or is not one of the closed values.
     INVALID = "invalid"
+    #: Less sure than a threshold asks: no value, its text and confidence kept. Only where a threshold is set.
+    UNSURE = "unsure"
 
 
 @dataclass(frozen=True, slots=True)

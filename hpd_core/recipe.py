@@ -26,6 +26,8 @@ from hpd_core.settings import (
 )
 
 FILE = "hpd.json"
+#: Lies beside the weights too and is about them: no part of what they are. See confidence.py.
+CALIBRATION = "calibration.json"
 _FORMAT = 1
 
 #: The wording for fine-tuned models: what training teaches need not be said in every prompt, and absent is the bare
@@ -179,9 +181,10 @@ def check(spec: DecoderSpec) -> None:
 
 
 def content_hash(adapter: str) -> str:
-    """16 hex digits over names and bytes of the adapter's files."""
+    """16 hex digits over names and bytes of the adapter's files, those apart that do not decide what is decoded: cards,
+    and the calibration, whose numbers stand in a job's fingerprint where it is used."""
     digest = hashlib.sha256()
     folder = folder_of(adapter)
-    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix != ".md"):
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix != ".md" and p.name != CALIBRATION):
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from math import exp, isfinite
 
 from hpd_core.grounding import Span
 from hpd_core.reading import Typed, ValueStatus
@@ -27,11 +28,13 @@ class Value:
     """Answer for one attribute of one document.
 
     value: typed value, None unless status is `extracted`, or `ungrounded` where grounding only marks (a truncated value
-        keeps its text in `raw` only).
+        and one that is too unsure keep their text in `raw` only).
     raw: the decoded text up to the terminator, untouched.
     logprob: mean log-probability per decoded token, the terminator included; NaN where nothing was decoded.
     tokens: decoded tokens, the terminator included; 0 where the value is part of a longer text (AR baseline).
     spans: where the value stands in the document's text, None where it does not; empty where nobody looked.
+    probability: calibrated probability that this answer is right; NaN of an answer that no calibration speaks of, None
+        where none is in use. See confidence.py.
     """
 
     attribute: str
@@ -41,6 +44,15 @@ class Value:
     logprob: float
     tokens: int
     spans: tuple[Span | None, ...] = ()
+    probability: float | None = None
+
+    @property
+    def confidence(self) -> float | None:
+        """From 0 to 1: the calibrated probability where a calibration is in use, else the geometric mean of the tokens'
+        probabilities; None where there is neither."""
+        if self.probability is not None:
+            return self.probability if isfinite(self.probability) else None
+        return exp(self.logprob) if isfinite(self.logprob) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class Counts:
     absent: int = 0
     invalid: int = 0
     ungrounded: int = 0  # 0 where grounding is off
+    unsure: int = 0  # 0 where no threshold is set
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpd_core.confidence import ConfidenceRule
 
 
 class SettingsError(ValueError):
@@ -183,16 +186,24 @@ class DecodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """Everything that decides a decoder's answers, small enough to send to every worker."""
+    """Everything that decides a decoder's answers, small enough to send to every worker.
+
+    confidence: what becomes of values that are not sure enough; None keeps them all. See `confidence.with_confidence`.
+    """
 
     model: ModelSpec
     settings: DecodeSettings = field(default_factory=DecodeSettings)
     template: PromptTemplate = field(default_factory=PromptTemplate)
+    # Not hashed, as its mappings cannot be; equal specs still have equal hashes, which is all that caches need.
+    confidence: ConfidenceRule | None = field(default=None, hash=False)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""
-        facts = json.loads(json.dumps(asdict(self)))
+        facts = json.loads(json.dumps(asdict(replace(self, confidence=None))))
         facts["template"] = self.template.as_dict()
+        facts.pop("confidence")  # where there is none, as before there was any: old outputs can be resumed
+        if self.confidence is not None:
+            facts["confidence"] = self.confidence.facts()
         for key in ("name", "install", "template"):
             facts["model"].pop(key)
         from hpd_core import recipe, source  # they build on this file

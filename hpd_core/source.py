@@ -78,7 +78,8 @@ def identity(spec: ModelSpec) -> str:
     """
     path = check_present(spec)
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".json"))
+        about = recipe.CALIBRATION  # lies beside the weights and does not decide them
+        files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".json") and p.name != about)
     elif path.is_file():
         files = [path]
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from jobs.benchmark import benchmark
+from jobs.calibrate import calibrate
 from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(extract)
 app.command()(validate)
 app.command()(evaluate)
+app.command()(calibrate)
 app.command()(compare)
 app.add_typer(review)
 app.command()(benchmark)

@@ -9,9 +9,12 @@ from typing import Annotated
 
 import typer
 
+from hpd_core.confidence import ConfidenceSettings, with_confidence
 from jobs.console import command, output, run_alone
 from jobs.options import (
     AsJson,
+    Calibrated,
+    CalibrationFile,
     Dataset,
     Folder,
     GroundingName,
@@ -19,15 +22,19 @@ from jobs.options import (
     Limit,
     ModelName,
     Threads,
+    Thresholds,
     ValueTokens,
     VisibilityName,
+    confidence_settings,
     decoder_spec,
 )
+from jobs.scores.confidences import told, write_confidences
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.declared import declared_schemas
 from jobs.scores.pages import report_page, write_page
 from jobs.scores.predictions import extract_chunks, prediction, write_results
 from jobs.scores.quality import Quality, assess
+from jobs.scores.reliability import trust_facts
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
 
@@ -50,12 +57,15 @@ def evaluate(
     model: ModelName = DEFAULT_MODEL,
     max_value_tokens: ValueTokens = None,
     grounding: GroundingName = None,
+    calibrated: Calibrated = False,
+    calibration: CalibrationFile = None,
+    threshold: Thresholds = None,
     threads: Threads = None,
     json_: AsJson = False,
 ) -> None:
     """Extract the attributes of a benchmark file and score them.
 
-    Writes predictions.jsonl, scores.json and report.html.
+    Writes predictions.jsonl, confidences.jsonl, scores.json and report.html.
     """
     benchmark = read_benchmark(dataset)
     declared = declared_schemas(schemas or ())
@@ -63,6 +73,11 @@ def evaluate(
         raise JobError(f"--schemas: declares none of the categories of {dataset}, as {next(iter(benchmark.schemas))!r}")
     benchmark = benchmark.with_schemas(declared)
     spec = decoder_spec(model, layout, visibility, max_value_tokens, grounding)
+    sure = confidence_settings(calibrated, calibration, threshold)
+    sure.check_names(a.name for schema in benchmark.schemas.values() for a in schema)
+    if sure != ConfidenceSettings() and decoder != "hpd":
+        raise JobError(f"--decoder {decoder}: calibrations and thresholds are of hpd")
+    spec = with_confidence(spec, sure)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
 
     build = named(decoder)
@@ -76,8 +91,11 @@ def evaluate(
         rows, counts = extract_chunks(extractor, documents)
         seconds = time.perf_counter() - start
         predictions = [prediction(row) for row in rows]
+        confidences = [told(row) for row in rows]
         quality = assess(benchmark.rows[: len(rows)], predictions)
+        trusted = trust_facts(benchmark.rows[: len(rows)], predictions, confidences, calibrated=sure.calibrated)
         facts = quality.as_dict() | {
+            "confidence": trusted,
             "rows": len(rows),
             "rows_digest": benchmark.digest(len(rows)),
             "rows_error": sum(not row.status.is_ok for row in rows),
@@ -87,6 +105,7 @@ def evaluate(
         }
         heading = f"{decoder} on {dataset.name}, {len(rows)} rows"
         write_results(output_folder, predictions, facts)
+        write_confidences(output_folder, confidences)
         write_page(output_folder / "report.html", report_page(facts, quality.errors, heading))
         out.console.print(f"{heading}: {figures(quality)}", highlight=False)
         out.console.print(f"written to {output_folder}", highlight=False)

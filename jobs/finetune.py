@@ -14,7 +14,17 @@ from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
 from hpd_core.settings import Layout, Prompting, Stub, Visibility
 from jobs.console import command, output, run_alone
-from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName, decoder_spec
+from jobs.options import (
+    AsJson,
+    Folder,
+    LayoutName,
+    ModelName,
+    Threads,
+    ValueTokens,
+    VisibilityName,
+    decoder_spec,
+    short_name,
+)
 from jobs.scores.dataset import joined, read_benchmark
 from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import ReadOptions, read_labelled
@@ -116,10 +126,10 @@ def finetune(
         seed=seed,
     )
     facts = {
-        "datasets": [_named(path) for path in dataset],
-        "schemas": [_named(path) for path in schemas or ()],
-        "excluded": [_named(path) for path in exclude or ()],
-        "validation": [_named(path) for path in validation or ()],
+        "datasets": [short_name(path) for path in dataset],
+        "schemas": [short_name(path) for path in schemas or ()],
+        "excluded": [short_name(path) for path in exclude or ()],
+        "validation": [short_name(path) for path in validation or ()],
         "rows": len(labelled),
         "sampling": asdict(sampling),
         "settings": asdict(settings),
@@ -145,12 +155,6 @@ def finetune(
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})
-
-
-def _named(data: Path | str) -> str:
-    """Name of a file or URI with its folder's (most are called train.jsonl), but never a whole path of a machine."""
-    whole = str(data) if "://" in str(data) else Path(data).resolve().as_posix()
-    return "/".join(whole.rstrip("/").split("/")[-2:])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hpd_core import recipe
+from hpd_core.confidence import AUTO, ConfidenceSettings
 from hpd_core.settings import DecoderSpec, Grounding, Layout, Visibility
 from hpd_core.source import check_present
 from pipeline.job import JobError
@@ -40,8 +42,48 @@ VisibilityName = Annotated[str | None, typer.Option("--visibility", help="isolat
 GroundingName = Annotated[
     str | None, typer.Option("--grounding", help="off | mark | enforce: values must stand in the text; off by default.")
 ]
+Calibrated = Annotated[
+    bool, typer.Option("--calibrated", help="Confidence is the probability of being right, by the model's calibration.")
+]
+CalibrationFile = Annotated[
+    Path | None, typer.Option("--calibration", help="A calibration.json in place of the one beside the adapter.")
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="auto | NUMBER | ATTRIBUTE=NUMBER",
+        help="Least confidence of a value; others become absent. The last form may be repeated.",
+    ),
+]
 ValueTokens = Annotated[int | None, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]
+
+
+def confidence_settings(calibrated: bool, file: Path | None, thresholds: Sequence[str] | None) -> ConfidenceSettings:
+    """Of command-line words; `auto` and a file mean calibrated. Raises JobError or SettingsError for what is no
+    threshold."""
+    threshold: object = None
+    words = list(thresholds or ())
+    if words == [AUTO]:
+        threshold = AUTO
+    elif words and all("=" in word for word in words):
+        pairs = [word.rpartition("=") for word in words]
+        threshold = {name: _number(least, word) for (name, _, least), word in zip(pairs, words, strict=True)}
+        if len(threshold) < len(words):
+            raise JobError(f"--threshold: one attribute is given twice: {', '.join(words)}")
+    elif len(words) == 1:
+        threshold = _number(words[0], words[0])
+    elif words:
+        raise JobError(f"--threshold {', '.join(words)}: give {AUTO}, one number, or ATTRIBUTE=NUMBER, repeated")
+    asked = calibrated or file is not None or threshold == AUTO
+    return ConfidenceSettings(asked, threshold, str(file) if file else "")
+
+
+def short_name(data: Path | str) -> str:
+    """Name of a file or URI with its folder's (most are called train.jsonl), but never a whole path of a machine."""
+    whole = str(data) if "://" in str(data) else Path(data).resolve().as_posix()
+    return "/".join(whole.rstrip("/").split("/")[-2:])
 
 
 def decoder_spec(
@@ -72,3 +114,10 @@ def decoder_spec(
         grounding=Grounding(grounding or own.grounding),
     )
     return replace(base, settings=settings)
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise JobError(f"--threshold {word}: {text!r} is no number") from None

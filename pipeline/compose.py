@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import recipe
+from hpd_core.confidence import with_confidence
 from hpd_core.schema import Attribute, Schema, SchemaError
 from hpd_core.settings import DecoderSpec
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
@@ -44,6 +45,8 @@ def compose(
         keep = config.output.keep
         decoder = DecoderSpec(config.model, config.decode, config.prompt)
         recipe.check(decoder)
+        config.confidence.check_names(a.name for schema in reader.declared().values() for a in schema)
+        decoder = with_confidence(decoder, config.confidence)
         run = config.run.model_dump()
         return JobSpec(
             inputs=paths,

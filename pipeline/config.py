@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hpd_core import recipe
+from hpd_core.confidence import ConfidenceSettings
 from hpd_core.schema import ValueType
 from hpd_core.settings import DecodeSettings, ModelSpec, PromptTemplate
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
@@ -157,6 +158,7 @@ class JobConfig(_Section):
     model: a name of conf/models.yaml, a directory, a GGUF file or a hub id; or the fields of ModelSpec, where a `name`
     without a `source` fills in the rest.
     prompt, decode: what they leave out is what the model was fine-tuned for, or the default.
+    confidence: see hpd_core.confidence.ConfidenceSettings.
     """
 
     text: TextConfig
@@ -168,6 +170,7 @@ class JobConfig(_Section):
     ] = Field(default=DEFAULT_MODEL, validate_default=True)
     prompt: Annotated[PromptTemplate, _only_fields_of(PromptTemplate)] = Field(default={}, validate_default=True)
     decode: Annotated[DecodeSettings, _only_fields_of(DecodeSettings)] = Field(default={}, validate_default=True)
+    confidence: Annotated[ConfidenceSettings, _only_fields_of(ConfidenceSettings)] = ConfidenceSettings()
     pool: Annotated[Pool, _only_fields_of(Pool)] = Pool()
     units: Annotated[UnitCaps, _only_fields_of(UnitCaps)] = UnitCaps()
     run: RunConfig = RunConfig()

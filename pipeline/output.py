@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, isfinite
 
 import pyarrow as pa
 
@@ -193,7 +192,7 @@ def _detail(suffix: str, answer: Value | None, many: bool) -> object:
     if suffix in ("start", "end"):
         places = [getattr(span, suffix) if span else None for span in answer.spans]
         return (places or None) if many else next(iter(places), None)
-    return exp(answer.logprob) if isfinite(answer.logprob) else None
+    return answer.confidence
 
 
 def _storable(value: object) -> object:

@@ -48,6 +48,7 @@ def report_page(facts: Mapping[str, Any], errors: Sequence[SlotError], heading: 
         settings=settings(facts),
         attributes=_by_category(facts["by_attribute"]),
         errors=groups,
+        confidence=confidence(facts),
     )
 
 
@@ -61,6 +62,13 @@ def comparison_page(facts: Mapping[str, Any], heading: str) -> str:
 def review_page(content: Mapping[str, Any], heading: str) -> str:
     """A blind comparison. content: {"id", "questions"}, all that the page's script gets to know."""
     return _page("review.html.j2", heading=heading, content=content)
+
+
+def confidence(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """{how values were judged: figures}, see reliability.trust; empty where the run has none."""
+    found = facts.get("confidence") or {}
+    names = {"strict": "strict", "named": "where the gold names the attribute"}
+    return {name: found[key] for key, name in names.items() if found.get(key)}
 
 
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -104,4 +112,5 @@ def _page(template: str, **content: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["shortened"] = shortened
+    environment.filters["zip"] = zip
     return environment.get_template(template).render(**content)

@@ -31,8 +31,8 @@ Cells = Mapping[str, Any]
 class Teacher:
     """An output folder opened for reading. records: its committed units; fingerprint: of the job that run.json tells.
 
-    threshold: least confidence of what is taught; None teaches whatever was found. grounded: values were looked up in
-    their text, or held to it.
+    threshold: least confidence of what is taught; None teaches whatever was found. drops: values were held to their
+    text, or to a threshold of the job's own, so that only a status tells what became of them.
     """
 
     folder: OutputFolder
@@ -41,7 +41,7 @@ class Teacher:
     records: tuple[UnitRecord, ...]
     fingerprint: str
     threshold: float | None
-    grounded: bool
+    drops: bool
 
 
 def read_output(
@@ -75,11 +75,10 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
         options = OutputOptions(**facts["output"])
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(f"{folder.path(RUN)}: does not tell text and schemas ({error!r})") from error
-    grounded = _has_grounding(facts)
-    if grounded and not options.statuses:
+    if (why := _dropping(facts)) and not options.statuses:
         raise JobError(
-            f"{uri}: extracted with grounding and without statuses, so that a value that was not found in the text "
-            "looks like one that was, or like an absence: extract with output.statuses"
+            f"{uri}: extracted with {why} and without statuses, so that a value that was dropped for it looks like an "
+            "absence, or one that was not found in the text like one that was: extract with output.statuses"
         )
     if version != OUTPUT_VERSION:
         raise JobError(f"{folder.path(RUN)}: output version {version}; this version reads {OUTPUT_VERSION}")
@@ -88,13 +87,17 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
     if not unfinished and not folder.is_finished():
         raise JobError(f"{uri}: not finished (no _SUCCESS): run `hpd extract` to its end, or give --unfinished")
     columns = output_columns(reader, options)
-    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, grounded)
+    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, bool(why))
 
 
-def _has_grounding(facts: Cells) -> bool:
-    """run.json names `grounding` only where it is on."""
-    settings = (facts.get("decoder") or {}).get("settings") or {}
-    return settings.get("grounding", Grounding.OFF) != Grounding.OFF
+def _dropping(facts: Cells) -> str:
+    """What of the job may take values away that its model wrote; run.json names both only where they are on."""
+    decoder = facts.get("decoder") or {}
+    if (decoder.get("settings") or {}).get("grounding", Grounding.OFF) != Grounding.OFF:
+        return "grounding"
+    rule = decoder.get("confidence") or {}
+    least = [rule.get("threshold", 0), *rule.get("thresholds", {}).values()]
+    return "a threshold of confidence" if any(number > 0 for number in least) else ""
 
 
 def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
@@ -130,9 +133,9 @@ def _known(teacher: Teacher, document: Document, row: Cells, tally: Tally, where
         column = teacher.columns.column_of(document.schema, attribute)
         cell = Cell.of(attribute, row, column)
         known = cell.known()
-        if column is None and teacher.grounded:
+        if column is None and teacher.drops:
             known = None
-            tally.leave_value("only the row asked for it, and no status tells whether it was found in the text", where)
+            tally.leave_value("only the row asked for it, and no status tells what became of it", where)
         elif known is None:
             tally.leave_value(f"{cell.status or 'null'}, which is no value and no certain absence", where)
         elif not all(map(is_one_line, known)):

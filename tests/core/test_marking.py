@@ -100,5 +100,5 @@ def test_no_value_of_several_lines_can_be_taught_or_forced(spec, end):
             encoder.value_ids(Attribute("Brand"), text)
 
 
-def test_five_statuses():
-    assert {s.value for s in ValueStatus} == {"extracted", "absent", "truncated", "ungrounded", "invalid"}
+def test_six_statuses():
+    assert {s.value for s in ValueStatus} == {"extracted", "absent", "truncated", "ungrounded", "invalid", "unsure"}

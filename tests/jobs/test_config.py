@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpd_core.confidence import ConfidenceRule
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
 from pipeline.checked import ConfigError
@@ -54,6 +55,10 @@ def job_file(folder: Path, text: str = BASE) -> Path:
         ),
         ("input: {path: other}", "job.yaml: line 9: key 'input' stands twice"),
         ("price: [", "job.yaml: line "),
+        ("confidence: {treshold: 0.5}", "job.yaml: confidence: unknown key 'treshold'; did you mean 'threshold'?"),
+        ("confidence: {threshold: auto}", "job.yaml: confidence: threshold 'auto' is that of a calibration"),
+        ("confidence: {threshold: yes}", "job.yaml: confidence: threshold is True: must be auto, a mapping"),
+        ("confidence: {threshold: {Brand: 70}}", "job.yaml: confidence: threshold of 'Brand' is 70"),
         ("decode: {grounding: on}", "job.yaml: decode.grounding: Input should be 'off'"),
     ],
 )
@@ -275,3 +280,19 @@ def test_what_run_json_keeps_is_what_runs(tmp_path: Path) -> None:
     own = compose(config, path).config
     assert own["input"] == {"path": ["in"], "limit": None} and own["output"]["path"] == "out"
     assert own["text"] == config.public()["text"]
+
+
+def test_confidence_is_part_of_the_decoder_and_nothing_where_nothing_is_set(tmp_path: Path) -> None:
+    def rule(extra: str) -> ConfidenceRule | None:
+        path = job_file(tmp_path, BASE + extra)
+        return compose(load_config(path), path).decoder.confidence
+
+    assert rule("") is None and rule("confidence: {calibrated: false}\n") is None
+    assert rule("confidence: {threshold: 0.6}\n") == ConfidenceRule(threshold=0.6)
+    assert rule("confidence: {threshold: {Brand: 1}}\n") == ConfidenceRule(thresholds={"Brand": 1})
+    shipped = rule("confidence: {calibrated: true, threshold: auto}\n")
+    assert shipped and shipped.calibration and 0.2 < shipped.threshold < 0.6  # that of the default model
+    with pytest.raises(ConfigError, match=r"job\.yaml: threshold: no attribute 'Brnd'; did you mean 'Brand'"):
+        rule("confidence: {threshold: {Brnd: 0.6}}\n")
+    with pytest.raises(ConfigError, match=r"job\.yaml: .*nowhere\.json: no such file"):
+        rule("confidence: {calibrated: true, file: nowhere.json}\n")

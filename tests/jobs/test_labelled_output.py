@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pipeline.drive
+from hpd_core.confidence import ConfidenceRule
 from hpd_core.examples import Labelled
 from hpd_core.prompt import EncodedDocument
 from hpd_core.reading import ValueStatus, typed_value
@@ -230,6 +231,23 @@ def test_refusals_say_what_to_change(extracted: Any, tmp_path: Path) -> None:
         (folder / "run.json").write_text(json.dumps(facts | {"facts": facts["facts"] | change}))
         with pytest.raises(JobError, match=f"run.json: .*{message}"):
             read(folder)
+
+
+def test_what_a_threshold_took_away_is_taught_neither_as_value_nor_as_absence(extracted: Any) -> None:
+    rule = ConfidenceRule(threshold=0.8)
+
+    class Unsure(Scripted):
+        def _row(self, document: EncodedDocument) -> Row:
+            return rule.apply(super()._row(document))
+
+    made = {"decoder": replace(SPEC, confidence=rule), "decoder_factory": Unsure()}
+    folder = extracted({"Brand": ("Acme", 0.7), "Color": ("navy", 0.9), "Size": ("n/a", 0.9)}, **made)
+    assert read(folder)[0].values == {"Brand": None, "Color": ("Navy",), "Size": ()}
+    facts = json.loads((folder / "run.json").read_text())
+    facts["facts"]["output"]["statuses"] = False
+    (folder / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(JobError, match="with a threshold of confidence and without statuses"):
+        read(folder)
 
 
 def test_the_reader_of_a_job_comes_back_from_its_facts() -> None:

@@ -71,6 +71,7 @@ def test_evaluate_writes_scores_and_a_report_beside_its_predictions(tmp_path: Pa
 
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [
+        "confidences.jsonl",
         "predictions.jsonl",
         "report.html",
         "scores.json",
@@ -83,7 +84,7 @@ def test_evaluate_writes_scores_and_a_report_beside_its_predictions(tmp_path: Pa
     assert f"f1 28.57 ({facts['intervals']['f1'][0]:.2f} to " in result.stdout
 
     page = LexborHTMLParser((tmp_path / "o" / "report.html").read_text(encoding="utf-8"))
-    figures, categories, shoes, tea, *errors = [cells(table) for table in page.css("table")]
+    figures, categories, shoes, tea, sure, kept, _, *errors = [cells(table) for table in page.css("table")]
     low, high = facts["intervals"]["f1"]
     assert figures[0] == ["F1", "28.57", f"{low:.2f} to {high:.2f}"]
     assert ["model", "<b>model</b>"] in figures and ["layout", "gaps"] in figures and ["decoder", "hpd"] in figures
@@ -96,9 +97,18 @@ def test_evaluate_writes_scores_and_a_report_beside_its_predictions(tmp_path: Pa
     assert [line[:4] for line in tea[1:]] == [["Brand", "1", "0", "0"], ["Flavor", "0", "1", "0"]]
     assert [node.text() for node in page.css("summary")] == [
         "Shoes (2)", "Tea (2)",
+        "what a threshold keeps, strict", "what a threshold keeps, where the gold names the attribute",
         "missed: 2", "boundary: 1", "wrong attribute: 0", "wrong value: 0", "invented, absent: 1",
         "invented, not named: 0",
     ]  # fmt: skip
+    # Three values, one of them right, each told with exp(-0.1).
+    assert sure[1:4] == [["values", "3", "3"], ["right", "1", "1"], ["mean confidence", "0.905", "0.905"]]
+    assert sure[4] == ["expected calibration error", "0.572", "0.572"]
+    assert kept[1] == ["0.905", "3", "100.00", "33.33", "25.00", "28.57"]
+    assert [chart.attributes["aria-label"] for chart in page.css("svg")] == [
+        "reliability diagram",
+        "precision over recall",
+    ]
     missed, boundary, invented = errors
     assert missed[1:] == [
         ["1", "Diesel boot", "ColorShoes", "red", "none"],

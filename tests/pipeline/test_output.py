@@ -141,6 +141,16 @@ def test_a_lone_surrogate_from_the_model_can_be_stored() -> None:
     assert (got["brand"], got["brand__raw"]) == ("A?B", "?")
 
 
+def test_an_unsure_value_is_null_with_status_text_and_calibrated_confidence() -> None:
+    values = (
+        Value("Brand", None, ValueStatus.UNSURE, "Acme", -0.1, 2, probability=0.25),
+        Value("Size", None, TRUNCATED, "7 7 7", -0.1, 24, probability=float("nan")),
+    )
+    [got] = built([Row(SHOE, RowStatus.OK, values)], columns(confidence=True, statuses=True, raw=True))
+    assert (got["brand"], got["brand__status"], got["brand__raw"]) == (None, "unsure", "Acme")
+    assert (got["brand__confidence"], got["size__confidence"], got["hpd_values"]) == (0.25, None, 0)
+
+
 def test_the_output_is_frozen() -> None:
     """Whoever changes a name, an order, a type or what a column holds raises OUTPUT_VERSION with it, and this line."""
     made = columns(confidence=True, statuses=True, raw=True)

@@ -95,9 +95,8 @@ def test_benchmark_counts_the_steps_that_it_predicts(tmp_path: Path) -> None:
         row("Tazo Zen Green Tea, 20 bags", "Tea", Brand="Tazo", Variety="Green Tea"),
     )
     skipped = [word for name in OPTIONAL if name != "ar-present" for word in ("--skip", name)]
-    done = hpd(
-        "benchmark", "--dataset", data, "--output", tmp_path / "o", "--repeat", "1", "--threads", "1", *skipped, "--json"
-    )  # fmt: skip
+    options = ["--output", tmp_path / "o", "--repeat", "1", "--threads", "1", *skipped, "--json"]
+    done = hpd("benchmark", "--dataset", data, *options)
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads((tmp_path / "o" / "benchmark.json").read_text())
     assert facts["steps"]["counted"] == pytest.approx(facts["steps"]["predicted"])

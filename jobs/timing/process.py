@@ -81,8 +81,8 @@ def _serve(pipe: Connection, order: Order | Roof) -> None:
         pipe.send(("done", first))
         while True:
             pipe.send(("done", asked[pipe.recv()]()))
-    except EOFError:
-        pass
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        pass  # whoever asked is gone, and says itself why
     except Exception as error:
         # The one error of the list whose module brings torch.
         if isinstance(error, _MENDABLE) or type(error).__name__ == "UnsupportedModelError":

@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import DecoderSpec, ModelSpec
 from jobs.benchmark import catalog
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
-from jobs.timing.engines import OPTIONAL
-from jobs.timing.shapes import catalog_shape, dataset_shape
+from jobs.timing.engines import OPTIONAL, Engine
+from jobs.timing.process import EngineFailed
+from jobs.timing.series import Plan, _started
+from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from pipeline.job import JobError, RowFault
 from tests.core.tiny_folder import write_tiny_model
 from tests.jobs.test_dataset import row, write
@@ -106,6 +109,8 @@ def test_a_dataset_takes_no_input(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["benchmark", *arguments[2:]]).exit_code == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_catalog_through_processes_of_their_own(job: list[str], tmp_path: Path) -> None:
     skipped = [word for name in OPTIONAL for word in ("--skip", name)]
     arguments = ["benchmark", *job, "--output", str(tmp_path / "o"), "--limit", "3", "--repeat", "1", "--threads", "1"]
@@ -119,3 +124,26 @@ def test_a_catalog_through_processes_of_their_own(job: list[str], tmp_path: Path
     assert counts[0] == counts[1] and counts[2] == counts[3] > counts[0]
     assert "<svg" in (tmp_path / "o" / "benchmark.html").read_text()
     assert "| ar, batch 3 |" in (tmp_path / "o" / "benchmark.md").read_text()
+
+
+class FakeFleet:
+    """Starts every engine but one."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken = broken
+
+    def ready(self, engine: Engine) -> str:
+        if engine.name == self.broken:
+            raise EngineFailed("ValueError: no pages")
+        return f"ready: {engine.label}"
+
+
+def test_an_engine_that_cannot_start_is_left_out_with_its_reason_but_hpd_and_ar_must(tmp_path: Path) -> None:
+    spec = DecoderSpec(ModelSpec(str(tmp_path)))
+    engines = (Engine("hpd"), Engine("ar", 8), Engine("ar-continuous"))
+    plan = Plan(spec, Shape("x", (), None), Lengths.RECORDED, engines, 1, None, False, 0.0)
+    started, left_out, ready = _started(plan, FakeFleet("ar-continuous"), lambda _: None)  # type: ignore[arg-type]
+    assert (started, left_out) == ([*engines[:2]], {"ar-continuous": "ValueError: no pages"})
+    assert ready == "ready: hpd"
+    with pytest.raises(JobError, match="ar, batch 8: ValueError: no pages"):
+        _started(plan, FakeFleet("ar"), lambda _: None)  # type: ignore[arg-type]

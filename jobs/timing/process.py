@@ -81,7 +81,7 @@ def _serve(pipe: Connection, order: Order | Roof) -> None:
         pipe.send(("done", first))
         while True:
             pipe.send(("done", asked[pipe.recv()]()))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+    except (EOFError, ConnectionError, KeyboardInterrupt):
         pass  # whoever asked is gone, and says itself why
     except Exception as error:
         # The one error of the list whose module brings torch.

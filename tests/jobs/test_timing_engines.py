@@ -47,7 +47,11 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> DecoderSpec:
 
 @pytest.fixture(scope="module")
 def loaded(spec: DecoderSpec) -> HyperParallelDecoder:
-    return HyperParallelDecoder.from_spec(spec, threads=1)
+    decoder = HyperParallelDecoder.from_spec(spec, threads=1)
+    # Its head is its embedding, so that it repeats what it read, wrong positions or not: give it one of its own.
+    torch.manual_seed(5)
+    decoder.model.hf.lm_head.weight = torch.nn.Parameter(torch.randn(257, 32, dtype=torch.float64))
+    return decoder
 
 
 @pytest.fixture(scope="module")

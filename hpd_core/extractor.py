@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -84,15 +84,12 @@ class HyperParallelDecoder:
     def extract_encoded(self, documents: Sequence[EncodedDocument], forced: Forced | None = None) -> Extraction:
         """Rows of encoded documents, in order. Equal documents (same ids, text and schema) are decoded once."""
         counts = Counts()
-        unique: dict[tuple[Schema, tuple[int, ...], str], int] = {}
-        owner = []
-        for number, document in enumerate(documents):
-            key = (document.schema, tuple(document.ids), document.text)
-            owner.append(unique.setdefault(key, number) if forced is None else number)
+        owner = self._owners(documents, forced)
         chosen = sorted(set(owner))
         counts.duplicates = len(documents) - len(chosen)
         prompts = [self.encoder.prompt(documents[number]) for number in chosen]
-        tokens = self.decoder.decode(prompts, counts, self._forced_ids([documents[n] for n in chosen], forced))
+        answers = None if forced is None else [forced[n] for n in chosen]
+        tokens = self.decoder.decode(prompts, counts, self._forced_ids([documents[n] for n in chosen], answers))
         by_number = dict(zip(chosen, tokens, strict=True))
         rows = [make_row(self.encoder, doc, by_number[owner[n]]) for n, doc in enumerate(documents)]
         if self.confidence is not None:
@@ -101,6 +98,15 @@ class HyperParallelDecoder:
             counts.longest_value_tokens += max(len(slot.ids) for slot in slots)
         count_values(rows, counts)
         return Extraction(rows, counts)
+
+    def _owners(self, documents: Sequence[EncodedDocument], forced: Forced | None) -> list[int]:
+        """For each document the number of the first one equal to it, forced answers included, whose answer it takes."""
+        first: dict[Hashable, int] = {}
+        owners = []
+        for number, document in enumerate(documents):
+            answers = None if forced is None else tuple(sorted(forced[number].items()))
+            owners.append(first.setdefault((document.schema, tuple(document.ids), document.text, answers), number))
+        return owners
 
     def _forced_ids(self, documents: Sequence[EncodedDocument], forced: Forced | None) -> list[list[list[int]]] | None:
         if forced is None:

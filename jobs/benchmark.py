@@ -1,132 +1,151 @@
-"""`hpd benchmark`: HPD and the baselines on the same documents, in one process, interleaved."""
+"""`hpd benchmark`: HPD and the baselines on the same documents, one process per engine, in turns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from enum import StrEnum
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from hpd_core.rows import Counts
-from jobs.console import command, output, run_alone, say
-from jobs.measure import REFERENCE, Contender, markdown, measure, report
+from hpd_core.settings import DecoderSpec
+from jobs.console import Output, command, output, run_alone, say
 from jobs.options import (
     AsJson,
-    Dataset,
     Folder,
+    Inputs,
     LayoutName,
     Limit,
-    ModelName,
+    Overrides,
     Threads,
     ValueTokens,
     VisibilityName,
     decoder_spec,
 )
-from jobs.scores.dataset import Benchmark, read_benchmark
+from jobs.remote.catalog import read_catalog
+from jobs.scores.dataset import read_benchmark
+from jobs.scores.pages import benchmark_page, write_page
+from jobs.timing.engines import OPTIONAL, ablations, contenders
+from jobs.timing.plot import LABELS, LINE, charts
+from jobs.timing.series import Plan, run_series
+from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
+from jobs.timing.tables import markdown
+from pipeline.compose import catalog_reader, compose
+from pipeline.config import load_config
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
+from pipeline.prices import machine_prices
 
-if TYPE_CHECKING:
-    from hpd_core.extractor import Extractor
-    from hpd_core.prompt import EncodedDocument
-
-#: (decoder, sequences decoded together: documents, or prompts of per-attribute; 0 leaves it to HPD's own scheduler).
-#: HPD at batch 1 shows the step factor.
-CONTENDERS = (("hpd", 0), ("hpd", 1), ("ar", 1), ("ar", 8), ("ar", 32), ("ar-lookup", 1), ("per-attribute", 32))
-
-
-class Lengths(StrEnum):
-    #: Every decoder is made to write the gold answers: the work is that of real values, whatever the model would say.
-    GOLD = "gold"
-    #: Every decoder writes what the model says.
-    MODEL = "model"
+#: Price of an hour where none is given: an assumption of conf/prices.yaml.
+_MACHINE = "laptop-2-core"
+#: Rows read of a catalog for each that is drawn: some have no text, some repeat.
+_READ = 4
 
 
 @command
 def benchmark(
-    dataset: Dataset,
     output_folder: Folder,
+    dataset: Annotated[Path | None, typer.Option("--dataset", "-d", help="Benchmark file (JSON lines).")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Or a job's YAML: its catalog, text, schemas, model.")
+    ] = None,
+    input: Inputs = None,
+    set_: Overrides = None,
     limit: Limit = 64,
+    seed: Annotated[int, typer.Option(help="Draws the rows.")] = 0,
+    keep_repeats: Annotated[
+        bool, typer.Option("--keep-repeats", help="The first --limit rows as they come, repeated texts among them.")
+    ] = False,
     repeat: Annotated[int, typer.Option("--repeat", "-r", min=1, help="Rounds; the median counts.")] = 3,
     lengths: Annotated[
-        str, typer.Option(help="gold (write the gold answers) | model (write the model's own)")
-    ] = "gold",
+        str | None,
+        typer.Option(
+            help="gold (all write the gold answers; the default of a dataset) | recorded (all write what HPD answered "
+            "before; the default of a catalog) | model (each writes the model's own)"
+        ),
+    ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablations", help="HPD without one optimisation each, in place of the baselines.")
+    ] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Compute shared prefixes again in every timed run.")] = False,
     layout: LayoutName = None,
     visibility: VisibilityName = None,
-    model: ModelName = DEFAULT_MODEL,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Name of conf/models.yaml, directory, GGUF file or hub id.")
+    ] = None,
     max_value_tokens: ValueTokens = None,
     threads: Threads = None,
+    dollars_per_hour: Annotated[
+        float | None, typer.Option(min=0, help=f"Price of the machine; {_MACHINE} of conf/prices.yaml otherwise.")
+    ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(help="Leave a decoder out; may be repeated. Not hpd, not ar.")
+        list[str] | None, typer.Option(help="Leave an engine out; may be repeated. Not hpd, not ar.")
     ] = None,
     json_: AsJson = False,
 ) -> None:
-    """Time HPD against autoregressive baselines; writes benchmark.md and benchmark.json."""
-    if lengths not in list(Lengths):
+    """Time HPD against autoregressive baselines; writes benchmark.md, benchmark.json and benchmark.html."""
+    how = Lengths.GOLD if dataset else Lengths.RECORDED
+    if lengths is not None and lengths not in list(Lengths):
         raise JobError(f"--lengths {lengths}: must be one of {', '.join(Lengths)}")
-    optional = sorted({name for name, _ in CONTENDERS} - {"hpd", REFERENCE})
-    if not set(skip or ()) <= set(optional):
-        raise JobError(f"--skip {' '.join(skip or ())}: must be one of {', '.join(optional)}")
-    chosen = [(name, batch) for name, batch in CONTENDERS if name not in (skip or ())]
-    data = read_benchmark(dataset)
-    spec = decoder_spec(model, layout, visibility, max_value_tokens)
-    from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
-
-    with output(json_) as out:
-        loaded = load(spec, threads)
-        documents, forced = inputs(loaded, data, limit, Lengths(lengths))
-        contenders = []
-        for name, batch in chosen:
-            decoder = named(name)(loaded, batch)
-            say(f"warming up: {name}, batch {batch}")
-            work(decoder, documents[:2], forced)
-            contenders.append(Contender(name, batch, partial(work, decoder, documents, forced)))
-        measurements = measure(contenders, len(documents), repeat, say=say)
-        facts = report(measurements) | {
-            "documents": len(documents),
-            "repeat": repeat,
-            "lengths": lengths,
-            "dataset": dataset.name,
-            "spec": spec.as_dict(),
+    how = how if lengths is None else Lengths(lengths)
+    if not set(skip or ()) <= set(OPTIONAL):
+        raise JobError(f"--skip {' '.join(skip or ())}: must be one of {', '.join(OPTIONAL)}")
+    if (dataset is None) == (config is None):
+        raise JobError("give either --dataset (a benchmark file) or --config (a job with its catalog)")
+    if dataset is not None:
+        if input or set_:
+            raise JobError("--input and --set belong to --config")
+        data = read_benchmark(dataset)
+        spec = decoder_spec(model or DEFAULT_MODEL, layout, visibility, max_value_tokens)
+        shape = dataset_shape(data, dataset.name, limit, seed, keep_repeats=keep_repeats)
+    else:
+        if how is Lengths.GOLD:
+            raise JobError("--lengths gold: a catalog has no gold answers; recorded or model")
+        given = {
+            "--model": model,
+            "--layout": layout,
+            "--visibility": visibility,
+            "--max-value-tokens": max_value_tokens,
         }
-        how = f"{repeat} rounds, {lengths} lengths, {spec.settings.layout}"
-        heading = f"{dataset.name}: {len(documents)} documents, {how}, {model}"
-        write_report(output_folder, facts, heading)
-        out.console.print(markdown(facts, heading), markup=False, highlight=False, soft_wrap=True)
-        out.finish(facts | {"output": str(output_folder)})
+        unused = [name for name, value in given.items() if value is not None]
+        if unused:
+            raise JobError(f"{', '.join(unused)}: with --config, set it there or with --set")
+        assert config is not None
+        spec, shape = catalog(config, input or (), set_ or (), limit, seed, keep_repeats)
+    engines = ablations(duplicates=bool(shape.repeats)) if ablation else None
+    if engines is None:
+        engines = contenders(len(shape.documents), skip or (), forced=how is not Lengths.MODEL)
+    price = machine_prices()[_MACHINE].dollars_per_hour if dollars_per_hour is None else dollars_per_hour
+    with output(json_) as out:
+        plan = Plan(spec, shape, how, tuple(engines), repeat, threads, cold, price)
+        facts = run_series(plan, say)
+        finish(out, output_folder, facts, json_)
 
 
-def inputs(
-    loaded: Extractor, data: Benchmark, limit: int | None, lengths: Lengths
-) -> tuple[list[EncodedDocument], list[dict[str, str]] | None]:
-    """The first `limit` documents, each distinct text once (HPD decodes a repeat for nothing), and their gold."""
-    documents, answers = [], []
-    seen = set()
-    for document, answer in zip(data.documents(), data.answers(), strict=True):
-        if (document.text, document.schema.name) in seen:
-            continue
-        seen.add((document.text, document.schema.name))
-        documents.append(loaded.encoder.encode(document))
-        answers.append(answer)
-        if len(documents) == limit:
-            break
-    return documents, answers if lengths is Lengths.GOLD else None
+def catalog(
+    config: Path, inputs: Sequence[str], overrides: Sequence[str], limit: int | None, seed: int, keep_repeats: bool
+) -> tuple[DecoderSpec, Shape]:
+    """The decoder of a job and rows of its catalog. Nothing is written where the job would write."""
+    settings = load_config(config, overrides)
+    job = compose(settings, config, inputs=inputs, output=settings.output.path or "unused", limit=settings.input.limit)
+    if keep_repeats:
+        job = replace(job, limit=limit)
+    sample = None if limit is None or keep_repeats else limit * _READ
+    items = [product.item for product in read_catalog(job, catalog_reader(settings, config), sample, seed)]
+    name = f"{config.stem}: {', '.join(Path(i).name for i in job.inputs)}"
+    return job.decoder, catalog_shape(items, name, limit, seed, keep_repeats=keep_repeats)
 
 
-def work(decoder: Extractor, documents: Sequence[EncodedDocument], forced: Sequence[dict[str, str]] | None) -> Counts:
-    """Decodes `documents`, which `forced` may have more answers than, and says what it took."""
-    answers = None if forced is None else forced[: len(documents)]
-    return decoder.extract_encoded(documents, answers).counts
-
-
-def write_report(folder: Path, facts: dict[str, Any], heading: str) -> None:
+def finish(out: Output, folder: Path, facts: Mapping[str, Any], json_: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    text = markdown(facts)
     (folder / "benchmark.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "benchmark.md").write_text(markdown(facts, heading), encoding="utf-8")
+    (folder / "benchmark.md").write_text(text, encoding="utf-8")
+    write_page(folder / "benchmark.html", benchmark_page(facts, charts(facts), LABELS, LINE))
+    out.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    out.finish({**facts, "output": str(folder)})
 
 
 if __name__ == "__main__":

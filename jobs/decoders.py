@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hpd_core.baselines import ArDecoder, PerAttributeDecoder
+from hpd_core.baselines import ArDecoder, CachedPerAttributeDecoder, PerAttributeDecoder
 from hpd_core.extractor import Extractor, Forced, HyperParallelDecoder
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
@@ -38,6 +38,9 @@ DECODERS: dict[str, Callable[[HyperParallelDecoder, int], Extractor]] = {
     "ar": lambda hpd, batch: ArDecoder(hpd.model, hpd.encoder, batch_size=batch or 8),
     "ar-lookup": lambda hpd, _: ArDecoder(hpd.model, hpd.encoder, batch_size=1, lookup=LOOKUP_TOKENS),
     "per-attribute": lambda hpd, batch: PerAttributeDecoder(hpd.model, hpd.encoder, batch_size=batch or 32),
+    "per-attribute-cached": lambda hpd, batch: CachedPerAttributeDecoder(
+        hpd.model, hpd.encoder, batch_size=batch or 32
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""HTML pages for people: report, comparison and blind review of runs, each one file that needs nothing else."""
+"""HTML pages for people: report, comparison, blind review and speed of runs, each one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from jobs.scores.errors import ErrorKind, SlotError, error_counts, examples
 EXAMPLES = 10
 #: Longest text of an example in characters.
 _TEXT_LENGTH = 400
+#: Longest label of a bar in characters.
+_LABEL_LENGTH = 42
 #: {kind: (name, meaning)}, in the order of the page.
 KINDS = {
     ErrorKind.MISSED: ("missed", "The gold has a value and none was predicted."),
@@ -71,6 +73,11 @@ def confidence(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: found[key] for key, name in names.items() if found.get(key)}
 
 
+def benchmark_page(facts: Mapping[str, Any], charts: Sequence[Any], labels: int, line: int) -> str:
+    """Speed of engines. facts: the content of benchmark.json; charts, labels, line: see jobs/timing/plot.py."""
+    return _page("benchmark.html.j2", facts=facts, charts=charts, labels=labels, line=line)
+
+
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:
     """What tells one run from another, out of its scores.json."""
     run = facts.get("run", {})
@@ -83,6 +90,11 @@ def settings(facts: Mapping[str, Any]) -> dict[str, str]:
         "schemas": ", ".join(run.get("schemas", ())),
     }
     return {name: str(value) for name, value in found.items() if value}
+
+
+def clipped(text: str) -> str:
+    """A label that fits beside a bar."""
+    return text if len(text) <= _LABEL_LENGTH else text[: _LABEL_LENGTH - 1] + "…"
 
 
 def shortened(text: str) -> str:
@@ -113,4 +125,5 @@ def _page(template: str, **content: Any) -> str:
     )
     environment.filters["shortened"] = shortened
     environment.filters["zip"] = zip
+    environment.filters["clipped"] = clipped
     return environment.get_template(template).render(**content)

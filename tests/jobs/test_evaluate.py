@@ -14,7 +14,6 @@ from hpd_core.prompt import EncodedDocument, PromptError
 from hpd_core.reading import read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from jobs.benchmark import Lengths, inputs, work
 from jobs.decoders import OneByOne
 from jobs.remote.labels import labels_of
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
@@ -125,27 +124,13 @@ def test_predictions_are_one_object_a_line(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "folder" / "scores.json").read_text()) == {"f1": 1.0}
 
 
-@pytest.mark.parametrize("lengths", list(Lengths))
-def test_a_benchmark_takes_each_text_once_with_its_own_gold(tmp_path: Path, lengths: Lengths) -> None:
-    path = write(
-        tmp_path / "x.jsonl",
-        row("aa", "Tea", Flavor="mint", Size="n/a"),
-        row("aa", "Tea", Flavor="other"),
-        row("bbb", "Tea", Size=" L "),
-        row("cccc", "Tea", Size="M"),
-    )
-    documents, forced = inputs(FirstLengthDecoder(), read_benchmark(path), 2, lengths)  # type: ignore[arg-type]
-    assert [d.ids for d in documents] == [[2], [3]]
-    assert forced == ([{"Flavor": "mint"}, {"Size": "L"}] if lengths is Lengths.GOLD else None)
-
-
 def test_one_by_one_hands_over_each_document_with_its_answers() -> None:
     decoder = FirstLengthDecoder()
     schema = read_schema()
     documents = [EncodedDocument([n], schema) for n in (5, 6, 7)]
     forced = [{"A": "x"}, {"A": "y"}, {"A": "z"}]
 
-    counts = work(OneByOne(decoder), documents[:2], forced)  # type: ignore[arg-type]
+    counts = OneByOne(decoder).extract_encoded(documents[:2], forced[:2]).counts  # type: ignore[arg-type]
 
     assert decoder.calls == [(1, [{"A": "x"}]), (1, [{"A": "y"}])]
     assert (counts.documents, counts.steps) == (2, 2)

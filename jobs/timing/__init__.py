@@ -1,0 +1,1 @@
+"""Timing of engines against each other: `hpd benchmark`."""

@@ -1,0 +1,157 @@
+"""Engines in processes of their own, which wait for their turn without a thread that spins."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hpd_core.prompt import PromptError
+from hpd_core.settings import SettingsError
+from jobs.timing.engines import Engine
+from jobs.timing.work import Order
+from pipeline.job import JobError
+
+#: Share of the free memory that engines may take which are kept between their turns.
+KEPT_SHARE = 0.6
+_MENDABLE = (SettingsError, PromptError, FileNotFoundError)
+
+
+class EngineFailed(RuntimeError):
+    """An engine could not be started or ended before its time; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The order of the process that measures the machine's matrix rate, see `roof.gemm_rate`."""
+
+    hidden: int
+    intermediate: int
+    dtype: str
+    threads: int
+    seconds: float = 1.0
+
+
+class Worker:
+    """A process that holds one engine. `ready` is what it said when it was warm."""
+
+    def __init__(self, order: Order | Roof) -> None:
+        # libgomp's threads spin for a while after their work: here the next engine has its turn. Read with torch.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, order), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.ready = self._answer()
+
+    def ask(self, what: str) -> Any:
+        """`run` -> Outcome, `record` -> answers, `rate` -> FLOP/s. Raises EngineFailed or JobError."""
+        self._pipe.send(what)
+        return self._answer()
+
+    def stop(self) -> None:
+        self._pipe.close()
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _answer(self) -> Any:
+        try:
+            kind, content = self._pipe.recv()
+        except EOFError:
+            self._process.join(20)
+            raise EngineFailed(f"its process ended with code {self._process.exitcode}") from None
+        if kind == "mendable":
+            raise JobError(content)
+        if kind == "failed":
+            raise EngineFailed(content)
+        return content
+
+
+def _serve(pipe: Connection, order: Order | Roof) -> None:
+    try:
+        asked, first = _prepared(order)
+        pipe.send(("done", first))
+        while True:
+            pipe.send(("done", asked[pipe.recv()]()))
+    except (EOFError, ConnectionError, KeyboardInterrupt):
+        pass  # whoever asked is gone, and says itself why
+    except Exception as error:
+        # The one error of the list whose module brings torch.
+        if isinstance(error, _MENDABLE) or type(error).__name__ == "UnsupportedModelError":
+            pipe.send(("mendable", str(error)))
+            return
+        traceback.print_exc()
+        pipe.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0]))
+
+
+def _prepared(order: Order | Roof) -> tuple[dict[str, Callable[[], Any]], Any]:
+    """What the process can be asked for, and its first word."""
+    if isinstance(order, Roof):
+        import torch
+
+        from jobs.timing.roof import gemm_rate
+
+        torch.set_num_threads(order.threads)
+        dtype = getattr(torch, order.dtype)
+        return {"rate": lambda: gemm_rate(order.hidden, order.intermediate, dtype, order.seconds)}, None
+    from jobs.timing.station import Station
+
+    station = Station(order)
+    return {"run": station.run, "record": station.record}, station.ready
+
+
+class Fleet:
+    """Workers by engine. Kept between turns where memory allows, else started for each turn (loading is not timed)."""
+
+    def __init__(self, order_of: Callable[[Engine], Order], engines: int, free: int | None = None) -> None:
+        self._order_of, self._engines = order_of, engines
+        self._free = free_memory() if free is None else free
+        self._workers: dict[Engine, Worker] = {}
+        self.kept = True
+
+    def run(self, engine: Engine) -> Any:
+        worker = self._workers.get(engine) or self.start(engine)
+        try:
+            return worker.ask("run")
+        finally:
+            if not self.kept:
+                self._stop(engine)
+
+    def start(self, engine: Engine) -> Worker:
+        worker = self._workers[engine] = Worker(self._order_of(engine))
+        if worker.ready.resident * self._engines > KEPT_SHARE * self._free:
+            self.kept = False
+        return worker
+
+    def ready(self, engine: Engine) -> Any:
+        """Starts the engine to see whether it can be; leaves it running only where engines are kept."""
+        worker = self._workers.get(engine) or self.start(engine)
+        if not self.kept:
+            self._stop(engine)
+        return worker.ready
+
+    def close(self) -> None:
+        for engine in list(self._workers):
+            self._stop(engine)
+
+    def _stop(self, engine: Engine) -> None:
+        worker = self._workers.pop(engine, None)
+        if worker is not None:
+            worker.stop()
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping; 0 where the system does not say, so that no engine is kept."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)

@@ -1,0 +1,102 @@
+"""The report of a benchmark as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobs.scores.markdown import cell
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """facts: the content of benchmark.json, of a comparison or of ablations."""
+    lines = [f"# {facts['heading']}", ""]
+    lines += _ablations(facts) if facts["kind"] == "ablations" else _comparison(facts)
+    machine = facts["machine"]
+    rates = [rate / 1e9 for rate in machine["rates"]]
+    lines += [
+        "",
+        f"Roof: {machine['roof'] / 1e9:.1f} GFLOP/s, the best of F.linear at {machine['hidden']} x "
+        f"{machine['intermediate']}, {machine['dtype']}, {machine['threads']} threads, measured once per round "
+        f"({min(rates):.1f} to {max(rates):.1f}). Model: {machine['body'] / 1e6:.1f} million parameters in its body, "
+        f"{machine['head'] / 1e6:.1f} in its head.",
+        f"Dollars: {machine['dollars_per_hour']:g} an hour, an assumption. Definitions: docs/benchmark.md.",
+    ]
+    lines += [f"Left out: {cell(name)}: {cell(reason)}" for name, reason in facts["left_out"].items()]
+    return "\n".join([*lines, ""])
+
+
+def _comparison(facts: Mapping[str, Any]) -> list[str]:
+    names = [*_NAMES, "x AR batch 1", "x AR best"]
+    lines = _head(names)
+    for row in facts["engines"]:
+        ratios = [f"{row['ratio_to_ar_batch_1']:.2f}", f"{row['ratio_to_ar_best']:.2f}"]
+        lines.append(_row([*_figures(row), *ratios]))
+    against, steps = facts["hpd_against"], facts["steps"]
+    lines.append("")
+    for key, name in (
+        ("ar_batch_1", "AR, every key, batch 1"),
+        ("ar_best", f"AR, every key, at its best ({facts['ar_best']})"),
+        ("ar_present_best", f"AR, present keys only, at its best ({facts['ar_present_best']})"),
+        ("other_best", f"the best of the others ({facts['other_best']})"),
+    ):
+        if key in against:
+            lines.append(f"- HPD / {name}: {_ratio(against[key])}")
+    lines += [
+        f"- Steps of AR / steps of HPD, one document at a time: predicted {steps['predicted']:.2f}, counted "
+        f"{steps['counted']:.2f}. Sum of value lengths / longest value: {steps['values_only']:.2f}.",
+    ]
+    return lines
+
+
+def _ablations(facts: Mapping[str, Any]) -> list[str]:
+    lines = _head([*_NAMES, "brings"])
+    for row in facts["engines"]:
+        brings = _ratio(row["brings"]) if row["without"] else "–"
+        lines.append(_row([*_figures(row), brings]))
+    return [*lines, "", "Brings: documents per second with the optimisation / without it, all others on."]
+
+
+_NAMES = (
+    "engine",
+    "docs/s (slowest-fastest)",
+    "$ per 1,000",
+    "GFLOP per document",
+    "share of roofline",
+    "computed, not needed",
+    "steps",
+    "tokens/step",
+    "rows/pass",
+    "slot-steps with work",
+    "peak GiB",
+)
+
+
+def _figures(row: Mapping[str, Any]) -> list[str]:
+    low, high = row["docs_per_second_spread"]
+    share = row["slot_share"]
+    return [
+        cell(row["label"]),
+        f"{row['docs_per_second']:.2f} ({low:.2f}-{high:.2f})",
+        f"{row['dollars_per_1000']:.4f}",
+        f"{row['needed_flops_per_document'] / 1e9:.2f}",
+        f"{100 * row['roofline_share']:.0f} %",
+        f"{100 * row['waste']:.0f} %",
+        f"{row['steps']:,}",
+        f"{row['tokens_per_step']:.1f}",
+        f"{row['rows_per_pass']:.0f}",
+        "–" if share is None else f"{100 * share:.0f} %",
+        f"{row['peak_bytes'] / 2**30:.2f}",
+    ]
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_row(names), "|---|" + "---:|" * (len(names) - 1)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"

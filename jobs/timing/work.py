@@ -1,0 +1,108 @@
+"""What an engine did: floating-point operations that its method needs, those that it computed, use of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpd_core.rows import Counts
+from hpd_core.schema import Document
+from hpd_core.settings import DecoderSpec
+from jobs.timing.engines import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Parameters that take part in matrix products. body: every row passes them. head: only rows that need a token do.
+
+    Embeddings are looked up and count for nothing; a head that shares their weights counts as a head.
+    """
+
+    body: int
+    head: int
+
+    def flops(self, tokens: int, head_rows: int) -> int:
+        """2 x (body x tokens + head x head rows). Products inside attention are left out: see docs/benchmark.md."""
+        return 2 * (self.body * tokens + self.head * head_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Forward passes as a hook on the model saw them, whatever the engine says of itself.
+
+    tokens: rows of all passes, padding and rejected drafts included. head_rows: rows whose logits were computed.
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    head_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One timed run of an engine.
+
+    seconds: wall time. cpu_seconds: of all threads of its process. counts: what the engine says it did.
+    widest: most value tokens fed in one decode step where the engine chooses its width, 0 where that is not known.
+    peak_bytes: most memory resident during the run, weights and interpreter included.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    counts: Counts
+    traced: Traced
+    widest: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that a process needs to be an engine.
+
+    forced: answers to write, one dict per document; None for the model's own. cold: start every run with empty caches.
+    """
+
+    engine: Engine
+    spec: DecoderSpec
+    threads: int | None
+    documents: Sequence[Document]
+    forced: Sequence[dict[str, str]] | None = None
+    cold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a station says of itself when it is warm.
+
+    size: of the model. hidden, intermediate, dtype: the shape of its MLP, for the machine's matrix rate.
+    document_tokens: sum over all documents. resident: bytes.
+    """
+
+    size: ModelSize
+    hidden: int
+    intermediate: int
+    dtype: str
+    threads: int
+    document_tokens: int
+    resident: int
+
+
+def live_tokens(counts: Counts) -> int:
+    """Tokens that the method has to feed: prompts, shared prefixes that were not cached, and what was written, without
+    the last token of each sequence, which is never fed. No padding, no rejected draft, no finished sequence."""
+    return counts.prompt_tokens + counts.prefix_tokens + counts.decode_rows
+
+
+def needed_flops(size: ModelSize, counts: Counts) -> int:
+    """FLOPs that the method needs: every live token through the body, the head once per token that is written."""
+    return size.flops(live_tokens(counts), counts.generated_tokens)
+
+
+def computed_flops(size: ModelSize, traced: Traced) -> int:
+    """FLOPs that the engine computed, with padding and with logits that nobody needed."""
+    return size.flops(traced.tokens, traced.head_rows)
+
+
+def slot_share(counts: Counts, width: int) -> float | None:
+    """Value tokens fed / (decode steps x slots per step), beginning and tail included; None without a width."""
+    return counts.decode_rows / (counts.steps * width) if counts.steps and width else None

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpd_core import recipe
 from hpd_core.rows import Counts
-from jobs.console import command, output, run_alone, say
+from jobs.console import command, output, run_alone, say, say_notice
 from jobs.measure import REFERENCE, Contender, markdown, measure, report
 from jobs.options import (
     AsJson,
@@ -76,6 +77,8 @@ def benchmark(
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     from jobs.decoders import load, named  # torch: seconds, and not needed to refuse a wrong option
 
+    say_notice(spec.model)
+    notice = recipe.notice_of(spec.model)
     with output(json_) as out:
         loaded = load(spec, threads)
         documents, forced = inputs(loaded, data, limit, Lengths(lengths))
@@ -92,6 +95,7 @@ def benchmark(
             "lengths": lengths,
             "dataset": dataset.name,
             "spec": spec.as_dict(),
+            **({"notice": notice} if notice else {}),
         }
         how = f"{repeat} rounds, {lengths} lengths, {spec.settings.layout}"
         heading = f"{dataset.name}: {len(documents)} documents, {how}, {model}"

@@ -13,11 +13,12 @@ from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
 from hpd_core.settings import Layout, Prompting, Visibility
-from jobs.console import command, output, run_alone
+from jobs.console import command, output, run_alone, say_notices
 from jobs.options import AsJson, Folder, LayoutName, ModelName, Threads, ValueTokens, VisibilityName, decoder_spec
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.declared import declared_schemas
-from jobs.training.labelled import ReadOptions, read_labelled
+from jobs.training.labelled import ReadOptions, read_datasets
+from jobs.training.origin import named
 from jobs.training.student import Work, train
 from jobs.training.workers import train_together
 from pipeline.job import JobError
@@ -71,6 +72,9 @@ def finetune(
     validation_rows: Annotated[int | None, typer.Option(min=1, help="Only its first so many rows.")] = None,
     max_steps: Annotated[int, typer.Option(min=0, help="End after so many steps; 0: never.")] = 0,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
+    notice: Annotated[
+        str | None, typer.Option(help="Terms that whoever loads the result is told, beside those of data and model.")
+    ] = None,
     seed: int = 0,
     device: Annotated[str, typer.Option(help="auto | cpu | cuda:0 …")] = "auto",
     threads: Threads = None,
@@ -90,9 +94,14 @@ def finetune(
         raise JobError(f"--device {device}: each of several workers takes the device that Ray gives it")
     if workers == 1 and gpus:
         raise JobError("--gpus: is for --workers; one process takes the device that --device names")
+    if notice is not None and not notice.strip():
+        raise JobError("--notice: is empty")
     declared = declared_schemas(schemas or ())
     reading = ReadOptions(job, min_confidence, unfinished)
-    labelled = read_labelled(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
+    sets = read_datasets(dataset, [*(exclude or ()), *([validation] if validation else ())], declared, reading)
+    labelled = [row for data in sets for row in data.rows]
+    brought = [(spec.model.name, recipe.notice_of(spec.model)), *((named(data.name), data.notice) for data in sets)]
+    made_for = replace(made_for, notice=recipe.joined_notices([*(text for _, text in brought), notice or ""]))
     judge = read_benchmark(validation).with_schemas(declared) if validation else None
     from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
 
@@ -107,10 +116,10 @@ def finetune(
         seed=seed,
     )
     facts = {
-        "datasets": [_named(path) for path in dataset],
-        "schemas": [_named(path) for path in schemas or ()],
-        "excluded": [_named(path) for path in exclude or ()],
-        "validation": _named(validation) if validation else None,
+        "datasets": [named(path) for path in dataset],
+        "schemas": [named(path) for path in schemas or ()],
+        "excluded": [named(path) for path in exclude or ()],
+        "validation": named(validation) if validation else None,
         "rows": len(labelled),
         "sampling": asdict(sampling),
         "settings": asdict(settings),
@@ -129,6 +138,7 @@ def finetune(
         device=device,
         threads=threads,
     )
+    say_notices(brought)
     with output(json_) as out:
         start = time.perf_counter()
         progress = train(work, resume=resume) if workers == 1 else train_together(work, workers, gpus, resume=resume)
@@ -137,12 +147,6 @@ def finetune(
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})
-
-
-def _named(data: Path | str) -> str:
-    """Name of a file or URI with its folder's (most are called train.jsonl), but never a whole path of a machine."""
-    whole = str(data) if "://" in str(data) else Path(data).resolve().as_posix()
-    return "/".join(whole.rstrip("/").split("/")[-2:])
 
 
 if __name__ == "__main__":

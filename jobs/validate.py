@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
+from hpd_core import recipe
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
 from hpd_core.source import check_present
@@ -67,6 +68,7 @@ def probe(prepared: Prepared, rows: int) -> list[Document | RowFault]:
 def describe(prepared: Prepared, items: Sequence[Document | RowFault]) -> dict[str, Any]:
     """JSON-able facts about a checked job."""
     job, plan = prepared.job, prepared.plan
+    notice = recipe.notice_of(job.decoder.model)
     documents = [item for item in items if isinstance(item, Document)]
     faults = [item for item in items if isinstance(item, RowFault)]
     return {
@@ -77,6 +79,7 @@ def describe(prepared: Prepared, items: Sequence[Document | RowFault]) -> dict[s
         "attribute_columns": list(job.attributes()),
         "schemas": {schema.name: len(schema) for schema in job.schemas},
         "model": job.decoder.model.name,
+        **({"notice": notice} if notice else {}),
         "output": prepared.output.uri,
         "probed_rows": len(items),
         "probed_without_text": sum(fault.status is RowStatus.NO_TEXT for fault in faults),

@@ -18,7 +18,7 @@ from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
-from jobs.training.labelled import ReadOptions, read_labelled
+from jobs.training.labelled import ReadOptions, read_datasets, read_labelled
 from pipeline.job import JobError, OutputOptions, UnitCaps
 from pipeline.reader import CatalogReader
 from pipeline.run import run
@@ -95,6 +95,12 @@ def test_values_texts_and_schemas_come_from_the_output_alone(extracted: Any) -> 
     assert rows[0].document.text == json.dumps(SURE)  # what the template made of the title
     assert rows[0].values == {"Brand": ("Acme",), "Color": ("Navy",), "Size": ("42,5",)}
     assert rows[1].values == {"Brand": ("Bo",), "Color": ("Navy",), "Size": ("7",)}
+
+
+def test_a_student_inherits_the_notice_of_its_teacher(extracted: Any) -> None:
+    folder = extracted(SURE, decoder=replace(SPEC, model=replace(SPEC.model, notice="research only")))
+    (data,) = read_datasets([folder], [])
+    assert data.notice == "research only" and len(data.rows) == 1
 
 
 def test_without_raw_texts_typed_values_are_written(extracted: Any) -> None:

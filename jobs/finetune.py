@@ -125,6 +125,7 @@ def finetune(
         "settings": asdict(settings),
         **reading.facts(),
     }
+    teachers = [dict(data.teacher) for data in sets if data.teacher]
     work = Work(
         spec=spec,
         recipe=made_for,
@@ -133,6 +134,7 @@ def finetune(
         settings=settings,
         folder=output_folder.resolve(),
         facts=facts,
+        origin={"teachers": teachers} if teachers else {},
         validation=judge,
         validation_rows=validation_rows,
         device=device,

@@ -17,7 +17,7 @@ from jobs.console import say
 from jobs.scores.dataset import ABSENT, BenchmarkRow, category_schemas, read_benchmark
 from jobs.training.labelled_output import read_output
 from jobs.training.labelled_table import read_table
-from jobs.training.origin import notice_beside, run_of
+from jobs.training.origin import notice_beside, run_of, teacher_facts
 from jobs.training.tally import Tally, one_line
 from pipeline.job import JobError
 from pipeline.resume import RUN
@@ -78,12 +78,13 @@ def kind_of(dataset: str) -> Kind:
 @dataclass(frozen=True, slots=True)
 class DataSet:
     """What one data set teaches. name: as it was given. notice: terms that it brings, those of the model that wrote it
-    or of the file beside it."""
+    or of the file beside it. teacher: what wrote an output, see `teacher_facts`; None for other kinds."""
 
     name: str
     kind: Kind
     rows: Sequence[Labelled]
     notice: str = ""
+    teacher: Mapping[str, Any] | None = None
 
 
 def read_labelled(
@@ -123,9 +124,11 @@ def read_datasets(
         rows = list(_rows(name, kind, reading, tally))
         for line in tally.lines():
             say(f"{name}: {line}")
+        teacher = None
         if kind is Kind.OUTPUT:
-            notice = joined_notices([notice, str(run_of(name).get("notice", ""))])
-        found.append(DataSet(name, kind, rows, notice))
+            run = run_of(name)
+            teacher, notice = teacher_facts(name, run), joined_notices([notice, str(run.get("notice", ""))])
+        found.append(DataSet(name, kind, rows, notice, teacher))
     if not any(data.rows for data in found):
         raise JobError(f"{', '.join(names)}: every row is excluded or left out")
     return found

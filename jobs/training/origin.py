@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,34 @@ def run_of(output: str) -> dict[str, Any]:
     if run is None:
         raise JobError(f"{output}: no {RUN}: not an output of `hpd extract`")
     return dict(run)
+
+
+def teacher_facts(output: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """What a student's hpd.json says of the teacher that wrote `output`, from its run.json.
+
+    fingerprint: of the extraction. weights, adapter: digests, whatever the files are called elsewhere; adapter "" for
+    none. model: the name that the job gave. Raises JobError where run.json lacks one of them.
+    """
+    try:
+        decoder = run["facts"]["decoder"]
+        facts = {
+            "output": named(output),
+            "fingerprint": run["fingerprint"],
+            "decoder": run["facts"]["decoder_name"],
+            "model": _model_name(run.get("config", {})),
+            "weights": decoder["model"]["source"],
+            **{name: decoder["model"][name] for name in ("revision", "adapter", "dtype")},
+            "prompt": decoder["template"],
+            "settings": decoder["settings"],
+        }
+    except (KeyError, TypeError) as error:
+        raise JobError(f"{output}/{RUN}: does not tell which model wrote it ({error!r})") from error
+    # Units of other jobs are in the folder too, and are not taught.
+    also = {name: run[name] for name in ("mixed_with", "notice") if name in run}
+    return facts | also
+
+
+def _model_name(config: Mapping[str, Any]) -> str:
+    """As in conf/models.yaml, a hub id, or the end of a path; "" for a job that was no YAML."""
+    name = str((config.get("model") or {}).get("name", ""))
+    return named(name) if name.startswith((".", "/", "~")) else name

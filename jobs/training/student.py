@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Work:
     """Everything that a process needs to train; small enough to send, but for `labelled`.
 
-    folder: of log, checkpoint and result. facts: what the recipe tells people. validation_rows: only the first of
-    `validation`'s, None for all. device, threads: see hpd_core.extractor.
+    folder: of log, checkpoint and result. facts: what the recipe tells people, the same in a resumed run. origin: what
+    it tells beside that, which may differ then. validation_rows: only the first of `validation`'s, None for all.
+    device, threads: see hpd_core.extractor.
     """
 
     spec: DecoderSpec
@@ -38,6 +39,7 @@ class Work:
     settings: TrainingSettings
     folder: Path
     facts: Mapping[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     validation: Benchmark | None = None
     validation_rows: int | None = None
     device: str = "auto"
@@ -62,7 +64,7 @@ def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Pr
         visibility=work.spec.settings.visibility,
         data=data_fingerprint(work.labelled, {"facts": work.facts, "recipe": repr(work.recipe)}),
         validate=student.score if work.validation else None,
-        save=lambda: student.save({**work.facts, "scores": trainer.progress.scores}),
+        save=lambda: student.save({**work.facts, **work.origin, "scores": trainer.progress.scores}),
         report=lambda line: say(_spoken(line)),
         peers=peers,
     )

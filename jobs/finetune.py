@@ -83,7 +83,7 @@ def finetune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
     json_: AsJson = False,
 ) -> None:
-    """Fine-tune a model on labelled products; writes the adapter (or model), a log and a checkpoint."""
+    """Fine-tune a model on labelled products; writes the adapter (or model), a log, its curves and a checkpoint."""
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
@@ -145,7 +145,8 @@ def finetune(
         start = time.perf_counter()
         progress = train(work, resume=resume) if workers == 1 else train_together(work, workers, gpus, resume=resume)
         where = output_folder / work.saved_as
-        best = "" if progress.best is None else f", best score {progress.best:.2f} in epoch {progress.best_epoch}"
+        epoch = progress.best_epoch
+        best = "" if epoch is None else f", best score {progress.best:.2f} in epoch {epoch + 1}"
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})

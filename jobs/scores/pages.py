@@ -1,4 +1,5 @@
-"""HTML pages for people: report, comparison and blind review of runs, each one file that needs nothing else."""
+"""HTML pages for people: of runs a report, comparison and blind review, of a training its curves; each is one file that
+needs nothing else."""
 
 from __future__ import annotations
 
@@ -61,6 +62,11 @@ def comparison_page(facts: Mapping[str, Any], heading: str) -> str:
 def review_page(content: Mapping[str, Any], heading: str) -> str:
     """A blind comparison. content: {"id", "questions"}, all that the page's script gets to know."""
     return _page("review.html.j2", heading=heading, content=content)
+
+
+def training_page(facts: Mapping[str, str], drawing: Any, size: tuple[int, int, int], heading: str) -> str:
+    """The curves of a training. drawing: a jobs.training.curve.Drawing; size: width, height, left of its panels."""
+    return _page("training.html.j2", heading=heading, facts=facts, drawing=drawing, size=size)
 
 
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:

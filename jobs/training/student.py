@@ -15,6 +15,7 @@ from jobs.console import say
 from jobs.scores.dataset import Benchmark
 from jobs.scores.predictions import extract_chunks, prediction
 from jobs.scores.scoring import score
+from jobs.training.curve import write_curve
 from jobs.training.labelled import data_fingerprint
 
 if TYPE_CHECKING:
@@ -51,8 +52,17 @@ class Work:
 
 
 def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Progress:
-    """Trains to the end; the best weights lie in `work.folder / work.saved_as` then. Raises as Trainer does."""
-    from hpd_core.finetune import Trainer
+    """Trains to the end; the best weights lie in `work.folder / work.saved_as` then, the curves of the whole training,
+    earlier runs of it included, in its CURVE. Raises as Trainer does."""
+    from hpd_core.finetune import LOG, Trainer
+
+    def draw() -> None:
+        write_curve(work.folder / LOG, f"Training of {work.folder.name}")
+
+    def report(line: Mapping[str, Any]) -> None:
+        say(_spoken(line))
+        if "score" in line:  # an epoch takes hours where a model is large: its curve need not wait for the last one
+            draw()
 
     student = Student(work)
     trainer = Trainer(
@@ -65,10 +75,13 @@ def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Pr
         data=data_fingerprint(work.labelled, {"facts": work.facts, "recipe": repr(work.recipe)}),
         validate=student.score if work.validation else None,
         save=lambda: student.save({**work.facts, **work.origin, "scores": trainer.progress.scores}),
-        report=lambda line: say(_spoken(line)),
+        report=report,
         peers=peers,
     )
-    return trainer.run(resume=resume)
+    progress = trainer.run(resume=resume)
+    if peers is None or peers.rank == 0:
+        draw()
+    return progress
 
 
 @dataclass(slots=True)
@@ -146,5 +159,5 @@ class Student:
 
 def _spoken(line: Mapping[str, Any]) -> str:
     if "score" in line:
-        return f"epoch {line['epoch']}: f1 {line['f1']:.2f}, strict f1 {line['strict_f1']:.2f}"
+        return f"epoch {line['epoch'] + 1}: f1 {line['f1']:.2f}, strict f1 {line['strict_f1']:.2f}"
     return f"step {line['step']}/{line['steps']}: loss {line['loss']:.4f}, {line['seconds']:.1f} s"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpd_core.examples import Labelled, Sampling, epoch_examples
-from hpd_core.prompt import PromptEncoder, PromptError
+from hpd_core.examples import Labelled, Sampling
+from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecoderSpec
 from jobs.console import say
@@ -16,11 +16,11 @@ from jobs.scores.dataset import Benchmark
 from jobs.scores.predictions import extract_chunks, prediction
 from jobs.scores.scoring import score
 from jobs.training.curve import write_curve
+from jobs.training.epoch import Lessons
 from jobs.training.labelled import data_fingerprint
 
 if TYPE_CHECKING:
-    from hpd_core.finetune import Progress, Step, TrainingSettings
-    from hpd_core.lessons import Lesson
+    from hpd_core.finetune import Progress, TrainingSettings
     from hpd_core.peers import Peers
 
 
@@ -82,34 +82,6 @@ def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Pr
     if peers is None or peers.rank == 0:
         draw()
     return progress
-
-
-@dataclass(slots=True)
-class Lessons:
-    """Steps of an epoch. A document or value that cannot be put into ids is left out, and counted out loud."""
-
-    encoder: PromptEncoder
-    labelled: Sequence[Labelled]
-    sampling: Sampling
-    autoregressive: bool
-
-    def __call__(self, epoch: int) -> Sequence[Step]:
-        from hpd_core.lessons import LessonMaker
-
-        maker = LessonMaker(self.encoder, autoregressive=self.autoregressive)
-        batches: list[list[Lesson]] = []
-        reasons = []
-        for examples in epoch_examples(self.labelled, self.sampling, epoch):
-            batches.append([])
-            for example in examples:
-                try:
-                    batches[-1].append(maker.lesson(example))
-                except PromptError as error:
-                    reasons.append(str(error))
-        if reasons:
-            say(f"{len(reasons)} of {len(self.labelled)} documents cannot be taught, the first because: {reasons[0]}")
-        size = self.sampling.accumulate
-        return [batches[start : start + size] for start in range(0, len(batches), size)]
 
 
 class Student:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from jobs.scores.dataset import read_benchmark
 from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import ReadOptions, read_datasets
 from jobs.training.origin import named
+from jobs.training.reproduction import reproduction
 from jobs.training.student import Work, train
 from jobs.training.workers import train_together
 from pipeline.job import JobError
@@ -65,7 +66,9 @@ def finetune(
     rank: Annotated[int, typer.Option(min=0, help="Rank of the LoRA adapter; 0 trains all weights.")] = 32,
     batch_documents: Annotated[int, typer.Option(min=1, help="Documents of one forward.")] = 16,
     accumulate: Annotated[int, typer.Option(min=1, help="Forwards per optimizer step.")] = 1,
-    negatives: Annotated[float, typer.Option(min=0, max=1, help="Share of absent attributes taught.")] = 0.25,
+    negatives: Annotated[
+        float, typer.Option(min=0, max=1, help="Rate at which known absences are taught, 0 to 1.")
+    ] = 0.25,
     patience: Annotated[int, typer.Option(min=0, help="Epochs without a better score; 0: never stop.")] = 0,
     decay: Annotated[str, typer.Option(help="cosine | linear")] = "cosine",
     precision: Annotated[str, typer.Option(help="auto | float32 | bfloat16")] = "auto",
@@ -84,6 +87,7 @@ def finetune(
     json_: AsJson = False,
 ) -> None:
     """Fine-tune a model on labelled products; writes the adapter (or model), a log, its curves and a checkpoint."""
+    options = dict(locals())  # before anything else has a name
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
@@ -125,7 +129,9 @@ def finetune(
         "settings": asdict(settings),
         **reading.facts(),
     }
-    teachers = [dict(data.teacher) for data in sets if data.teacher]
+    origin: dict[str, Any] = {"reproduction": reproduction(options, sets, spec.model)}
+    if teachers := [dict(data.teacher) for data in sets if data.teacher]:
+        origin["teachers"] = teachers
     work = Work(
         spec=spec,
         recipe=made_for,
@@ -134,7 +140,7 @@ def finetune(
         settings=settings,
         folder=output_folder.resolve(),
         facts=facts,
-        origin={"teachers": teachers} if teachers else {},
+        origin=origin,
         validation=judge,
         validation_rows=validation_rows,
         device=device,

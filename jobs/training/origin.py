@@ -48,7 +48,7 @@ def teacher_facts(output: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """What a student's hpd.json says of the teacher that wrote `output`, from its run.json.
 
     fingerprint: of the extraction. weights, adapter: digests, whatever the files are called elsewhere; adapter "" for
-    none. model: the name that the job gave. Raises JobError where run.json lacks one of them.
+    none. model: the name that the job gave, "" where it was no YAML. Raises JobError where run.json lacks one of them.
     """
     try:
         decoder = run["facts"]["decoder"]
@@ -56,7 +56,7 @@ def teacher_facts(output: str, run: Mapping[str, Any]) -> dict[str, Any]:
             "output": named(output),
             "fingerprint": run["fingerprint"],
             "decoder": run["facts"]["decoder_name"],
-            "model": _model_name(run.get("config", {})),
+            "model": model_name(str((run.get("config", {}).get("model") or {}).get("name", ""))),
             "weights": decoder["model"]["source"],
             **{name: decoder["model"][name] for name in ("revision", "adapter", "dtype")},
             "prompt": decoder["template"],
@@ -69,7 +69,6 @@ def teacher_facts(output: str, run: Mapping[str, Any]) -> dict[str, Any]:
     return facts | also
 
 
-def _model_name(config: Mapping[str, Any]) -> str:
-    """As in conf/models.yaml, a hub id, or the end of a path; "" for a job that was no YAML."""
-    name = str((config.get("model") or {}).get("name", ""))
+def model_name(name: str) -> str:
+    """As in conf/models.yaml, a hub id, or the end of a path."""
     return named(name) if name.startswith((".", "/", "~")) else name

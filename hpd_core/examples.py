@@ -30,7 +30,9 @@ class Labelled:
 class Sampling:
     """What of the labels an epoch uses.
 
-    negatives: probability that an absent attribute is taught in an epoch, as the bare terminator.
+    negatives: probability with which an attribute that a document is known not to have is taught in an epoch, as the
+        template's word for absent, by default the bare terminator. Drawn for each document and attribute anew in every
+        epoch, from `seed`. Values are always taught, what is not known never is; neither depends on it.
     batch_documents: documents of one forward. accumulate: forwards per optimizer step.
     documents_per_prefix: documents that share a schema order and with it the rows of one prefix.
     seed: decides every draw, together with the number of the epoch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -18,6 +19,11 @@ from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, PromptTemplate
+
+
+class ModelNotice(UserWarning):
+    """Terms that come with a model, such as the licence of the data that it was trained on."""
+
 
 #: Gold answers to write instead of the model's own: {attribute name: text} per document, absent names left out.
 Forced = Sequence[dict[str, str]]
@@ -61,9 +67,13 @@ class HyperParallelDecoder:
         """Loads a registered name, a Hugging Face directory or hub id, or a GGUF file.
 
         Settings and template that are not given are those that the weights were fine-tuned for, or the defaults.
-        Raises SettingsError, ModelNotFoundError or UnsupportedModelError before any weight is read.
+        Raises SettingsError, ModelNotFoundError or UnsupportedModelError before any weight is read; warns with a
+        ModelNotice where the model carries one.
         """
         spec = with_confidence(recipe.decoder_spec(source.model_spec(model), settings, template), confidence)
+        notice = recipe.notice_of(spec.model)
+        if notice:  # here and not in `from_spec`, which every actor of a job calls
+            warnings.warn(f"{spec.model.name}: {notice}", ModelNotice, stacklevel=2)
         return cls.from_spec(spec, device=device, threads=threads)
 
     @classmethod

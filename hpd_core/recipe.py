@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -47,7 +47,8 @@ class Recipe:
 
     base_model: source of the model that was trained. decoder: `hpd`, or `ar` for the autoregressive control, whose
     layout, visibility and max_value_tokens bind nobody. rank: of the adapter, 0 where all weights were trained.
-    training: data, hyper-parameters, seeds and scores, for people.
+    training: data, hyper-parameters, seeds and scores, for people. notice: terms that whoever loads the weights is
+    told; it decides nothing, hence neither `repr`, which training fingerprints, nor `content_hash` has it.
     """
 
     base_model: str
@@ -57,6 +58,7 @@ class Recipe:
     decoder: str = "hpd"
     rank: int = 0
     training: Mapping[str, Any] = field(default_factory=dict)
+    notice: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.decoder not in ("hpd", "ar"):
@@ -81,9 +83,8 @@ class Recipe:
             "prompting": self.prompting,
             "rank": self.rank,
             "training": dict(self.training),
-        }
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        (folder / FILE).write_text(text, encoding="utf-8")
+        } | ({"notice": self.notice} if self.notice else {})
+        (folder / FILE).write_bytes(_as_bytes(facts))
 
     @classmethod
     def read(cls, folder: Path) -> Recipe:
@@ -105,6 +106,7 @@ class Recipe:
                 decoder=facts["decoder"],
                 rank=facts["rank"],
                 training=facts["training"],
+                notice=facts.get("notice", ""),
             )
         except FileNotFoundError:
             raise SettingsError(f"{folder}: no {FILE}, which says how its weights were trained") from None
@@ -112,6 +114,8 @@ class Recipe:
             raise SettingsError(f"{path}: {type(error).__name__}: {error}") from error
         if facts["template_hash"] != recipe.template_hash:
             raise SettingsError(f"{path}: its template was edited and is no longer the one that was trained")
+        if not isinstance(recipe.notice, str):
+            raise SettingsError(f"{path}: notice is {recipe.notice!r}: must be a text")
         return recipe
 
 
@@ -143,12 +147,24 @@ def recipe_of(model: ModelSpec) -> Recipe | None:
     return Recipe.read(source) if (source / FILE).is_file() else None
 
 
+def notice_of(model: ModelSpec) -> str:
+    """What whoever loads the model is told: its spec's notice and that of its fine-tuned weights; "" for most."""
+    recipe = recipe_of(model)
+    return joined_notices([model.notice, recipe.notice if recipe else ""])
+
+
+def joined_notices(notices: Iterable[str]) -> str:
+    """All lines of several notices, each once, in order."""
+    lines = [line.strip() for notice in notices for line in notice.splitlines()]
+    return "\n".join(dict.fromkeys(line for line in lines if line))
+
+
 def adapter_spec(folder: str) -> ModelSpec | None:
     """The model that an adapter's folder stands for: its base with the adapter; None for any other folder."""
     if not (Path(folder).expanduser() / "adapter_config.json").is_file():
         return None
     recipe = Recipe.read(Path(folder).expanduser())
-    return ModelSpec(recipe.base_model, prompting=recipe.prompting, adapter=folder)
+    return ModelSpec(recipe.base_model, name=folder, prompting=recipe.prompting, adapter=folder)
 
 
 def decoder_spec(
@@ -182,9 +198,27 @@ def check(spec: DecoderSpec) -> None:
 
 def content_hash(adapter: str) -> str:
     """16 hex digits over names and bytes of the adapter's files, those apart that do not decide what is decoded: cards,
-    and the calibration, whose numbers stand in a job's fingerprint where it is used."""
+    a notice, and the calibration, whose numbers stand in a job's fingerprint where it is used."""
     digest = hashlib.sha256()
     folder = folder_of(adapter)
     for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix != ".md" and p.name != CALIBRATION):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(deciding_bytes(path)).digest())
     return digest.hexdigest()[:16]
+
+
+def deciding_bytes(path: Path) -> bytes:
+    """Content of a file that lies with weights; a recipe as it would be without a notice."""
+    content = path.read_bytes()
+    if path.name != FILE:
+        return content
+    try:
+        facts = json.loads(content)
+    except ValueError:
+        return content  # whoever reads it as a recipe says what is wrong
+    if not isinstance(facts, dict) or "notice" not in facts:
+        return content
+    return _as_bytes({name: value for name, value in facts.items() if name != "notice"})
+
+
+def _as_bytes(facts: Mapping[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()

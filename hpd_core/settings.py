@@ -122,6 +122,7 @@ class ModelSpec:
     adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
         it otherwise than it was trained is refused (see `recipe.py`).
     template: wording that suits the model, for whoever gives none; None for the default one.
+    notice: terms that whoever loads the model is told, such as the licence of its training data; see recipe.notice_of.
     """
 
     source: str
@@ -133,12 +134,15 @@ class ModelSpec:
     trust_remote_code: bool = False
     adapter: str = ""
     template: PromptTemplate | None = None
+    notice: str = ""
 
     def __post_init__(self) -> None:
         if not self.source:
             raise SettingsError("model source is empty")
         if self.dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
             raise SettingsError(f"model dtype {self.dtype!r}: must be auto, float32, bfloat16, float16 or float64")
+        if not isinstance(self.notice, str):
+            raise SettingsError(f"model notice {self.notice!r}: must be a text")
         object.__setattr__(self, "prompting", Prompting(self.prompting))
         if not self.name:
             object.__setattr__(self, "name", self.source)
@@ -204,7 +208,7 @@ class DecoderSpec:
         facts.pop("confidence")  # where there is none, as before there was any: old outputs can be resumed
         if self.confidence is not None:
             facts["confidence"] = self.confidence.facts()
-        for key in ("name", "install", "template"):
+        for key in ("name", "install", "template", "notice"):
             facts["model"].pop(key)
         from hpd_core import recipe, source  # they build on this file
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from hpd_core import recipe
 from hpd_core.settings import DecoderSpec
-from jobs.console import Output, command, output, run_alone, say
+from jobs.console import Output, command, output, run_alone, say, say_notice
 from jobs.options import (
     AsJson,
     Folder,
@@ -118,9 +119,11 @@ def benchmark(
     if engines is None:
         engines = contenders(len(shape.documents), skip or (), forced=how is not Lengths.MODEL)
     price = machine_prices()[_MACHINE].dollars_per_hour if dollars_per_hour is None else dollars_per_hour
+    say_notice(spec.model)
+    notice = recipe.notice_of(spec.model)
     with output(json_) as out:
         plan = Plan(spec, shape, how, tuple(engines), repeat, threads, cold, price)
-        facts = run_series(plan, say)
+        facts = run_series(plan, say) | ({"notice": notice} if notice else {})
         finish(out, output_folder, facts, json_)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, ParamSpec
@@ -16,9 +16,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hpd_core import recipe
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
-from hpd_core.settings import SettingsError
+from hpd_core.settings import ModelSpec, SettingsError
 from pipeline import job
 from pipeline.storage import StorageError
 
@@ -80,6 +81,21 @@ def run_alone(function: Callable[..., None]) -> None:
 def say(message: str) -> None:
     """A line for people, on stderr."""
     typer.echo(message, err=True)
+
+
+def say_notice(model: ModelSpec) -> None:
+    """The terms that come with a model, where it has any. Called once by each command that loads one."""
+    say_notices([(model.name, recipe.notice_of(model))])
+
+
+def say_notices(notices: Iterable[tuple[str, str]]) -> None:
+    """Each line of some notices, given as (whose, text), once."""
+    said: set[str] = set()
+    for whose, notice in notices:
+        for line in notice.splitlines():
+            if line not in said:
+                say(f"notice of {whose}: {line}")
+            said.add(line)
 
 
 class Output:

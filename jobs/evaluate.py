@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from hpd_core import recipe
 from hpd_core.confidence import ConfidenceSettings, with_confidence
-from jobs.console import command, output, run_alone
+from jobs.console import command, output, run_alone, say_notice
 from jobs.options import (
     AsJson,
     Calibrated,
@@ -84,6 +85,8 @@ def evaluate(
     # What decides the prompts, beside the spec; runs without it keep the facts that they always had.
     used = {category: asdict(schema) for category, schema in benchmark.schemas.items() if category in declared}
     asked = {"schemas": [path.name for path in schemas], "declared": used} if schemas else {}
+    say_notice(spec.model)
+    notice = recipe.notice_of(spec.model)
     with output(json_) as out:
         extractor = build(load(spec, threads), 0)
         documents = benchmark.documents(limit)
@@ -102,6 +105,7 @@ def evaluate(
             "docs_per_second": len(rows) / seconds,
             "run": {"dataset": dataset.name, "decoder": decoder, "limit": limit, **asked, **spec.as_dict()},
             "work": counts.as_dict(),
+            **({"notice": notice} if notice else {}),
         }
         heading = f"{decoder} on {dataset.name}, {len(rows)} rows"
         write_results(output_folder, predictions, facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.console import Exit, command, output, progress_bar, run_alone, say
+from jobs.console import Exit, command, output, progress_bar, run_alone, say, say_notice
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from jobs.summary import print_summary, summary_facts
 from pipeline.compose import compose
@@ -26,6 +26,7 @@ def extract(
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
+    say_notice(job.decoder.model)
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 
     with output(json_) as out:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
 from hpd_core.settings import Layout, Prompting, Stub, Visibility
-from jobs.console import command, output, run_alone
+from jobs.console import command, output, run_alone, say_notices
 from jobs.options import (
     AsJson,
     Folder,
@@ -27,7 +27,8 @@ from jobs.options import (
 )
 from jobs.scores.dataset import joined, read_benchmark
 from jobs.scores.declared import declared_schemas
-from jobs.training.labelled import ReadOptions, read_labelled
+from jobs.training.labelled import ReadOptions, read_datasets
+from jobs.training.reproduction import reproduction
 from jobs.training.student import Work, train
 from jobs.training.workers import train_together
 from pipeline.job import JobError
@@ -79,7 +80,9 @@ def finetune(
     rank: Annotated[int, typer.Option(min=0, help="Rank of the LoRA adapter; 0 trains all weights.")] = 32,
     batch_documents: Annotated[int, typer.Option(min=1, help="Documents of one forward.")] = 16,
     accumulate: Annotated[int, typer.Option(min=1, help="Forwards per optimizer step.")] = 1,
-    negatives: Annotated[float, typer.Option(min=0, max=1, help="Share of absent attributes taught.")] = 0.25,
+    negatives: Annotated[
+        float, typer.Option(min=0, max=1, help="Rate at which known absences are taught, 0 to 1.")
+    ] = 0.25,
     recombine: Annotated[
         float, typer.Option(min=0, max=1, help="Share of values in the texts replaced by those of other products.")
     ] = 0.0,
@@ -89,6 +92,9 @@ def finetune(
     validation_rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows of each.")] = None,
     max_steps: Annotated[int, typer.Option(min=0, help="End after so many steps; 0: never.")] = 0,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
+    notice: Annotated[
+        str | None, typer.Option(help="Terms that whoever loads the result is told, beside those of data and model.")
+    ] = None,
     seed: int = 0,
     device: Annotated[str, typer.Option(help="auto | cpu | cuda:0 …")] = "auto",
     threads: Threads = None,
@@ -97,7 +103,8 @@ def finetune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
     json_: AsJson = False,
 ) -> None:
-    """Fine-tune a model on labelled products; writes the adapter (or model), a log and a checkpoint."""
+    """Fine-tune a model on labelled products; writes the adapter (or model), a log, its curves and a checkpoint."""
+    options = dict(locals())  # before anything else has a name
     spec = decoder_spec(model, layout, visibility, max_value_tokens)
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
@@ -108,9 +115,17 @@ def finetune(
         raise JobError(f"--device {device}: each of several workers takes the device that Ray gives it")
     if workers == 1 and gpus:
         raise JobError("--gpus: is for --workers; one process takes the device that --device names")
+    if notice is not None and not notice.strip():
+        raise JobError("--notice: is empty")
     declared = declared_schemas(schemas or ())
     reading = ReadOptions(job, min_confidence, unfinished)
-    labelled = read_labelled(dataset, [*(exclude or ()), *(validation or ())], declared, reading)
+    sets = read_datasets(dataset, [*(exclude or ()), *(validation or ())], declared, reading)
+    labelled = [row for data in sets for row in data.rows]
+    brought = [
+        (spec.model.name, recipe.notice_of(spec.model)),
+        *((short_name(data.name), data.notice) for data in sets),
+    ]
+    made_for = replace(made_for, notice=recipe.joined_notices([*(text for _, text in brought), notice or ""]))
     judges = [read_benchmark(path).with_schemas(declared) for path in validation or ()]
     judge = joined(judges, validation_rows).with_schemas(declared) if judges else None
     from hpd_core.finetune import TrainingSettings  # torch: seconds, and not needed to refuse a wrong option
@@ -135,6 +150,9 @@ def finetune(
         "settings": asdict(settings),
         **reading.facts(),
     }
+    origin: dict[str, Any] = {"reproduction": reproduction(options, sets, spec.model)}
+    if teachers := [dict(data.teacher) for data in sets if data.teacher]:
+        origin["teachers"] = teachers
     work = Work(
         spec=spec,
         recipe=made_for,
@@ -143,15 +161,18 @@ def finetune(
         settings=settings,
         folder=output_folder.resolve(),
         facts=facts,
+        origin=origin,
         validation=judge,
         device=device,
         threads=threads,
     )
+    say_notices(brought)
     with output(json_) as out:
         start = time.perf_counter()
         progress = train(work, resume=resume) if workers == 1 else train_together(work, workers, gpus, resume=resume)
         where = output_folder / work.saved_as
-        best = "" if progress.best is None else f", best score {progress.best:.2f} in epoch {progress.best_epoch}"
+        epoch = progress.best_epoch
+        best = "" if epoch is None else f", best score {progress.best:.2f} in epoch {epoch + 1}"
         out.console.print(f"{progress.step} steps ({progress.stopped}){best}; written to {where}", highlight=False)
         seconds = time.perf_counter() - start
         out.finish(facts | asdict(progress) | {"output": str(where), "seconds": seconds})

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
+from hpd_core import recipe
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
 from hpd_core.source import check_present
@@ -98,6 +99,7 @@ def reasons(items: Sequence[Document | RowFault]) -> dict[str, int]:
 def describe(prepared: Prepared, start: Start, items: Sequence[Document | RowFault]) -> dict[str, Any]:
     """JSON-able facts about a checked job."""
     job, plan = prepared.job, prepared.plan
+    notice = recipe.notice_of(job.decoder.model)
     texts = [item.text for item in items if isinstance(item, Document)]
     errors = [item for item in items if isinstance(item, RowFault) and item.status is RowStatus.ERROR]
     return {
@@ -110,6 +112,7 @@ def describe(prepared: Prepared, start: Start, items: Sequence[Document | RowFau
         "attribute_columns": list(job.attributes()),
         "schemas": {schema.name: len(schema) for schema in job.schemas},
         "model": job.decoder.model.name,
+        **({"notice": notice} if notice else {}),
         "output": prepared.output.uri,
         "probed_rows": len(items),
         "probed_without_text": len(items) - len(texts) - len(errors),

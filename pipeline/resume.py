@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hpd_core import recipe
 from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
@@ -57,7 +58,9 @@ def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:
 
 
 def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
-    """The content of run.json. inputs: in the form that identities use."""
+    """The content of run.json. inputs: in the form that identities use. A model's notice stands beside the facts, not
+    in them: it decides no row."""
+    notice = recipe.notice_of(job.decoder.model)
     run = {
         "fingerprint": fingerprint(facts),
         "facts": facts,
@@ -65,6 +68,7 @@ def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], sch
         "output_schema": {f.name: str(f.type) for f in schema},
         "output_schema_arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(),
         "config": dict(job.config),
+        **({"notice": notice} if notice else {}),
     }
     return dict(json.loads(json.dumps(run)))
 

@@ -1,4 +1,4 @@
-"""Writes the sample catalog: `python samples/build.py [FOLDER]`, by default `samples/catalog`.
+"""Writes the sample catalog: `python samples/build.py [FOLDER]`, by default `samples/catalog` and `samples/events`.
 
 The texts in `listings/` were written by hand for this project. This script spells out their variants, shuffles them
 with a fixed seed and adds what real catalogs have: gaps, duplicates, an over-long description, odd ids.
@@ -39,6 +39,7 @@ CATALOG = pa.schema(
         ("listed_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+EVENTS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("gold", pa.map_(pa.string(), pa.string()))])
 Product = dict[str, Any]
 
 
@@ -133,7 +134,19 @@ def build(folder: Path) -> list[Path]:
     return paths
 
 
+def build_events(folder: Path) -> Path:
+    """Writes the announcements as one Parquet file, beside each text what a careful reader would fill in as `gold`."""
+    entries = yaml.safe_load((HERE / "events" / "announcements.yaml").read_text(encoding="utf-8"))
+    rows = [{"id": n, "text": entry["text"], "gold": list(entry["fields"].items())} for n, entry in enumerate(entries)]
+    path = folder / "announcements.parquet"
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, EVENTS), path, compression="zstd")
+    return path
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        build_events(HERE / "events")
     for written in build(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "catalog"):
         facts = pq.read_metadata(written)
         print(f"{written}: {facts.num_rows} rows, {facts.num_row_groups} row groups, {written.stat().st_size} bytes")

@@ -1,4 +1,5 @@
-"""HTML pages for people: report, comparison, blind review and speed of runs, each one file that needs nothing else."""
+"""HTML pages for people: of runs a report, comparison, blind review and speed, of a training its curves; each is one
+file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -76,6 +77,11 @@ def confidence(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def benchmark_page(facts: Mapping[str, Any], charts: Sequence[Any], labels: int, line: int) -> str:
     """Speed of engines. facts: the content of benchmark.json; charts, labels, line: see jobs/timing/plot.py."""
     return _page("benchmark.html.j2", facts=facts, charts=charts, labels=labels, line=line)
+
+
+def training_page(facts: Mapping[str, str], drawing: Any, size: tuple[int, int, int], heading: str) -> str:
+    """The curves of a training. drawing: a jobs.training.curve.Drawing; size: width, height, left of its panels."""
+    return _page("training.html.j2", heading=heading, facts=facts, drawing=drawing, size=size)
 
 
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core.examples import Labelled
+from hpd_core.recipe import joined_notices
 from hpd_core.schema import Document, Schema
 from jobs.console import say
 from jobs.scores.dataset import ABSENT, BenchmarkRow, category_schemas, read_benchmark
 from jobs.training.labelled_output import read_output
 from jobs.training.labelled_table import read_table
+from jobs.training.origin import notice_beside, run_of, teacher_facts
 from jobs.training.tally import Tally, one_line
 from pipeline.job import JobError
 from pipeline.resume import RUN
@@ -73,12 +75,34 @@ def kind_of(dataset: str) -> Kind:
     return Kind.TABLE if set("*?[") & set(path) else Kind.BENCHMARK
 
 
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What one data set teaches. name: as it was given. notice: terms that it brings, those of the model that wrote it
+    or of the file beside it. teacher: what wrote an output, see `teacher_facts`; None for other kinds."""
+
+    name: str
+    kind: Kind
+    rows: Sequence[Labelled]
+    notice: str = ""
+    teacher: Mapping[str, Any] | None = None
+
+
 def read_labelled(
     datasets: Sequence[str | Path],
     excluded: Iterable[Path],
     declared: Mapping[str, Schema] | None = None,
     reading: ReadOptions = ReadOptions(),
 ) -> list[Labelled]:
+    """The rows of `read_datasets`."""
+    return [row for data in read_datasets(datasets, excluded, declared, reading) for row in data.rows]
+
+
+def read_datasets(
+    datasets: Sequence[str | Path],
+    excluded: Iterable[Path],
+    declared: Mapping[str, Schema] | None = None,
+    reading: ReadOptions = ReadOptions(),
+) -> list[DataSet]:
     """Rows of the data sets without those whose text stands in an excluded benchmark file, blanks aside.
 
     declared: {category: schema} of benchmark rows. Says of other data sets what is left out and why. Raises JobError
@@ -90,18 +114,24 @@ def read_labelled(
         if heeded not in kinds:
             raise JobError(f"{option}: no --dataset is {heeded}")
     unwanted = frozenset(one_line(row.text) for path in excluded for row in read_benchmark(path).rows)
-    labelled: list[Labelled] = []
+    found = []
     for name, kind in zip(names, kinds, strict=True):
+        notice = notice_beside(name)
         if kind is Kind.BENCHMARK:
-            labelled += _benchmark(name, unwanted, declared or {})
+            found.append(DataSet(name, kind, _benchmark(name, unwanted, declared or {}), notice))
             continue
         tally = Tally(unwanted)
-        labelled += _rows(name, kind, reading, tally)
+        rows = list(_rows(name, kind, reading, tally))
         for line in tally.lines():
             say(f"{name}: {line}")
-    if not labelled:
+        teacher = None
+        if kind is Kind.OUTPUT:
+            run = run_of(name)
+            teacher, notice = teacher_facts(name, run), joined_notices([notice, str(run.get("notice", ""))])
+        found.append(DataSet(name, kind, rows, notice, teacher))
+    if not any(data.rows for data in found):
         raise JobError(f"{', '.join(names)}: every row is excluded or left out")
-    return labelled
+    return found
 
 
 def data_fingerprint(labelled: Iterable[Labelled], facts: Mapping[str, Any]) -> str:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpd_core.examples import Labelled, Sampling, epoch_examples
-from hpd_core.prompt import PromptEncoder, PromptError
+from hpd_core.examples import Labelled, Sampling
+from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import Recipe
 from hpd_core.settings import DecoderSpec
 from jobs.console import say
 from jobs.scores.dataset import Benchmark
 from jobs.scores.predictions import extract_chunks, prediction
 from jobs.scores.scoring import score
+from jobs.training.curve import write_curve
+from jobs.training.epoch import Lessons
 from jobs.training.labelled import data_fingerprint
 
 if TYPE_CHECKING:
-    from hpd_core.finetune import Progress, Step, TrainingSettings
-    from hpd_core.lessons import Lesson
+    from hpd_core.finetune import Progress, TrainingSettings
     from hpd_core.peers import Peers
 
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Work:
     """Everything that a process needs to train; small enough to send, but for `labelled`.
 
-    folder: of log, checkpoint and result. facts: what the recipe tells people. device, threads: see hpd_core.extractor.
+    folder: of log, checkpoint and result. facts: what the recipe tells people, the same in a resumed run. origin: what
+    it tells beside that, which may differ then. device, threads: see hpd_core.extractor.
     """
 
     spec: DecoderSpec
@@ -37,6 +39,7 @@ class Work:
     settings: TrainingSettings
     folder: Path
     facts: Mapping[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     validation: Benchmark | None = None
     device: str = "auto"
     threads: int | None = None
@@ -47,8 +50,17 @@ class Work:
 
 
 def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Progress:
-    """Trains to the end; the best weights lie in `work.folder / work.saved_as` then. Raises as Trainer does."""
-    from hpd_core.finetune import Trainer
+    """Trains to the end; the best weights lie in `work.folder / work.saved_as` then, the curves of the whole training,
+    earlier runs of it included, in its CURVE. Raises as Trainer does."""
+    from hpd_core.finetune import LOG, Trainer
+
+    def draw() -> None:
+        write_curve(work.folder / LOG, f"Training of {work.folder.name}")
+
+    def report(line: Mapping[str, Any]) -> None:
+        say(_spoken(line))
+        if "score" in line:  # an epoch takes hours where a model is large: its curve need not wait for the last one
+            draw()
 
     student = Student(work)
     trainer = Trainer(
@@ -60,39 +72,14 @@ def train(work: Work, peers: Peers | None = None, *, resume: bool = False) -> Pr
         visibility=work.spec.settings.visibility,
         data=data_fingerprint(work.labelled, {"facts": work.facts, "recipe": repr(work.recipe)}),
         validate=student.score if work.validation else None,
-        save=lambda: student.save({**work.facts, "scores": trainer.progress.scores}),
-        report=lambda line: say(_spoken(line)),
+        save=lambda: student.save({**work.facts, **work.origin, "scores": trainer.progress.scores}),
+        report=report,
         peers=peers,
     )
-    return trainer.run(resume=resume)
-
-
-@dataclass(slots=True)
-class Lessons:
-    """Steps of an epoch. A document or value that cannot be put into ids is left out, and counted out loud."""
-
-    encoder: PromptEncoder
-    labelled: Sequence[Labelled]
-    sampling: Sampling
-    autoregressive: bool
-
-    def __call__(self, epoch: int) -> Sequence[Step]:
-        from hpd_core.lessons import LessonMaker
-
-        maker = LessonMaker(self.encoder, autoregressive=self.autoregressive)
-        batches: list[list[Lesson]] = []
-        reasons = []
-        for examples in epoch_examples(self.labelled, self.sampling, epoch):
-            batches.append([])
-            for example in examples:
-                try:
-                    batches[-1].append(maker.lesson(example))
-                except PromptError as error:
-                    reasons.append(str(error))
-        if reasons:
-            say(f"{len(reasons)} of {len(self.labelled)} documents cannot be taught, the first because: {reasons[0]}")
-        size = self.sampling.accumulate
-        return [batches[start : start + size] for start in range(0, len(batches), size)]
+    progress = trainer.run(resume=resume)
+    if peers is None or peers.rank == 0:
+        draw()
+    return progress
 
 
 class Student:
@@ -142,5 +129,5 @@ class Student:
 
 def _spoken(line: Mapping[str, Any]) -> str:
     if "score" in line:
-        return f"epoch {line['epoch']}: f1 {line['f1']:.2f}, strict f1 {line['strict_f1']:.2f}"
+        return f"epoch {line['epoch'] + 1}: f1 {line['f1']:.2f}, strict f1 {line['strict_f1']:.2f}"
     return f"step {line['step']}/{line['steps']}: loss {line['loss']:.4f}, {line['seconds']:.1f} s"

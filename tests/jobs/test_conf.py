@@ -73,6 +73,8 @@ def test_a_shipped_adapter_has_a_name_a_card_and_never_saw_a_test_file(folder: P
     for data in made_for.training["datasets"]:
         assert data in card and "test" not in data
     assert any(name.endswith("test.jsonl") for name in made_for.training["excluded"])
+    assert all(teacher["fingerprint"] in card for teacher in made_for.training.get("teachers", ()))
+    assert all(line in card for line in recipe.notice_of(spec).splitlines())
     assert "/home/" not in card and str(Path.home()) not in (folder / "hpd.json").read_text()
 
 

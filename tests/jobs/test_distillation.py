@@ -66,6 +66,11 @@ def test_a_small_student_learns_from_what_a_larger_teacher_extracted(tmp_path: P
     assert facts["datasets"] == [f"{tmp_path.name}/enriched"]
     assert "1 rows left out: hpd_status 'no_text'" in facts["said"]
 
+    (teacher,) = json.loads((tmp_path / "student" / "model" / "hpd.json").read_text())["training"]["teachers"]
+    run = json.loads((tmp_path / "enriched" / "run.json").read_text())
+    assert (teacher["fingerprint"], teacher["model"]) == (run["fingerprint"], "teacher/model")
+    assert teacher["weights"] == run["facts"]["decoder"]["model"]["source"]
+
     student = HyperParallelDecoder.from_pretrained(str(tmp_path / "student" / "model"))
     rows = student.extract(["shoe 31 tan", "shoe 33 red"], Schema("x", (Attribute("Color"), Attribute("Brand"))))
     assert [r.as_dict() for r in rows] == [{"Color": "tan", "Brand": None}, {"Color": "red", "Brand": None}]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from selectolax.lexbor import LexborHTMLParser
 from typer.testing import CliRunner
 
 from hpd_core.examples import Labelled
@@ -17,6 +18,7 @@ from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import fingerprint
 from jobs.cli import app
 from jobs.training.labelled import data_fingerprint, read_labelled
+from jobs.training.student import Student
 from pipeline.job import JobError
 from tests.core.tiny_folder import write_tiny_model
 from tests.jobs.test_dataset import row, write
@@ -183,6 +185,36 @@ def test_resume_is_asked_for_and_refuses_other_data(hpd: Finetune, files: dict[s
     write(files["train"], row("other", "shoes", Color="red"))
     code, _, text = hpd("--max-steps", "2", "--resume")
     assert code == 2 and "made with other settings" in text
+
+
+def test_the_curve_is_whole_after_a_resumption(
+    hpd: Finetune, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--epochs", "3", "--rank", "4")
+    score, done = Student.score, []
+
+    def interrupted(student: Student) -> Any:
+        done.append(score(student))
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return done[-1]
+
+    def drawn() -> tuple[int, int]:
+        page = LexborHTMLParser((files["out"] / "curve.html").read_text())
+        raw = page.css_first("polyline.raw")
+        assert raw is not None
+        return len(str(raw.attributes["points"]).split()), len(page.css("circle.first"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Student, "score", interrupted)
+        assert hpd(*options)[0] == 130
+    assert drawn() == (4, 1), "drawn after each epoch"
+    code, facts, text = hpd(*options, "--resume")
+    assert code == 0, text
+    assert drawn() == (12, 3) == (facts["step"], len(facts["scores"]))
+    whole = (files["out"] / "curve.html").read_text()
+    (files["out"] / "curve.html").unlink()
+    assert hpd(*options, "--resume")[0] == 0 and (files["out"] / "curve.html").read_text() == whole
 
 
 @pytest.mark.parametrize(

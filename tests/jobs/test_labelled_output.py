@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import pipeline.drive
 from hpd_core.confidence import ConfidenceRule
@@ -19,11 +20,13 @@ from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
-from jobs.training.labelled import ReadOptions, read_labelled
+from jobs.cli import app
+from jobs.training.labelled import ReadOptions, read_datasets, read_labelled
 from pipeline.job import JobError, OutputOptions, UnitCaps
 from pipeline.reader import CatalogReader
 from pipeline.run import run
 from pipeline.text import TextTemplate
+from tests.core.tiny_folder import write_tiny_model
 from tests.pipeline.fakes import text_of
 from tests.pipeline.helpers import inline, job, output_files, write
 
@@ -96,6 +99,39 @@ def test_values_texts_and_schemas_come_from_the_output_alone(extracted: Any) -> 
     assert rows[0].document.text == json.dumps(SURE)  # what the template made of the title
     assert rows[0].values == {"Brand": ("Acme",), "Color": ("Navy",), "Size": ("42,5",)}
     assert rows[1].values == {"Brand": ("Bo",), "Color": ("Navy",), "Size": ("7",)}
+
+
+def test_a_student_inherits_the_notice_of_its_teacher(extracted: Any) -> None:
+    folder = extracted(SURE, decoder=replace(SPEC, model=replace(SPEC.model, notice="research only")))
+    (data,) = read_datasets([folder], [])
+    assert data.notice == "research only" and len(data.rows) == 1
+
+
+def test_a_student_says_who_taught_it(extracted: Any, tmp_path: Path) -> None:
+    """hpd.json of what `hpd finetune` trained on an output, whether or not a job file named the teacher."""
+    config = {"model": {"name": "/home/x/teacher/model"}}
+    folder = extracted(SURE, config=config)
+    run = json.loads((folder / "run.json").read_text())
+    base = write_tiny_model(tmp_path / "base")
+    few = ("--prompting", "plain", "--max-value-tokens", "9", "--threads", "1", "--rank", "2", "--max-steps", "1")
+    command = ["finetune", "-d", str(folder), "-m", str(base), "-o", str(tmp_path / "student"), *few]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    trained = json.loads((tmp_path / "student" / "adapter" / "hpd.json").read_text())["training"]
+    (teacher,) = trained["teachers"]
+    assert teacher["fingerprint"] == run["fingerprint"] and teacher["output"] == f"{tmp_path.name}/out"
+    assert (teacher["model"], teacher["weights"], teacher["adapter"]) == ("teacher/model", "fake@main", "")
+    assert teacher["settings"]["max_document_tokens"] == 200 and teacher["decoder"] == "hpd"
+    assert "/home/x" not in str(trained) and str(tmp_path) not in str(trained)
+
+
+def test_an_output_that_does_not_tell_its_model_is_refused(extracted: Any) -> None:
+    path = extracted(SURE) / "run.json"
+    run = json.loads(path.read_text())
+    del run["facts"]["decoder"]["model"]["dtype"]
+    path.write_text(json.dumps(run))
+    with pytest.raises(JobError, match=r"out/run\.json: does not tell which model wrote it \(KeyError\('dtype'\)\)"):
+        read(path.parent)
 
 
 def test_without_raw_texts_typed_values_are_written(extracted: Any) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from hpd_core.rows import Counts, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
+from hpd_core.settings import ModelSpec
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import EXAMPLES, KINDS, report_page, settings, shortened, write_page
@@ -41,13 +42,14 @@ def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         return rows, Counts(documents=len(rows))
 
     def evaluate(dataset: Path, folder: Path, answers: Answers, *options: str) -> Result:
-        spec = {"model": {"source": "<b>model</b>", "adapter": ""}, "settings": {"layout": "gaps"}}
+        facts = {"model": {"source": "<b>model</b>", "adapter": ""}, "settings": {"layout": "gaps"}}
+        spec = SimpleNamespace(model=ModelSpec("m"), as_dict=lambda: facts)
         # In place of the module that brings torch.
         decoders = ModuleType("jobs.decoders")
         decoders.load = lambda spec, threads: None  # type: ignore[attr-defined]
         decoders.named = lambda name: lambda loaded, batch: None  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jobs.decoders", decoders)
-        monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_: SimpleNamespace(as_dict=lambda: spec))
+        monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_: spec)
         monkeypatch.setattr("jobs.evaluate.extract_chunks", lambda _, documents: answer(answers, documents))
         return CliRunner().invoke(app, ["evaluate", "--dataset", str(dataset), "--output", str(folder), *options])
 

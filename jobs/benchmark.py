@@ -30,7 +30,7 @@ from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import benchmark_page, write_page
 from jobs.timing.engines import OPTIONAL, ablations, contenders
 from jobs.timing.plot import LABELS, LINE, charts
-from jobs.timing.series import Plan, run_series
+from jobs.timing.series import Series, run_series
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from jobs.timing.tables import markdown
 from pipeline.compose import catalog_reader, compose
@@ -122,7 +122,7 @@ def benchmark(
     say_notice(spec.model)
     notice = recipe.notice_of(spec.model)
     with output(json_) as out:
-        plan = Plan(spec, shape, how, tuple(engines), repeat, threads, cold, price)
+        plan = Series(spec, shape, how, tuple(engines), repeat, threads, cold, price)
         facts = run_series(plan, say) | ({"notice": notice} if notice else {})
         finish(out, output_folder, facts, json_)
 

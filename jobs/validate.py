@@ -142,6 +142,8 @@ def shown(facts: dict[str, Any]) -> Iterator[str]:
     yield f"new columns     {', '.join(facts['attribute_columns'])}"
     yield f"schemas         {', '.join(f'{name} ({count} attributes)' for name, count in facts['schemas'].items())}"
     yield f"model           {facts['model']}"
+    if "notice" in facts:
+        yield f"notice          {facts['notice']}"
     yield f"rows looked at  {facts['probed_rows']:,}: {', '.join([f'{usable:,} with text', *without, *errors])}"
     if facts["first_text"] is not None:
         yield f"the first text that the model would read:\n\n{facts['first_text']}"

@@ -11,7 +11,7 @@ from hpd_core.confidence import Platt, Score
 from jobs.scores.confidences import Told
 from jobs.scores.dataset import BenchmarkRow
 from jobs.scores.fitting import FOLDS, calibrated, fit_platt, held_out, rescored, score_of
-from jobs.scores.judged import BoolArray, FloatArray, Judged, Sample, absences, sample
+from jobs.scores.judged import BoolArray, FloatArray, Judged, JudgedArrays, absences, sample
 from jobs.scores.reliability import average_precision, brier, curve, ece, ece_by_chance, log_loss
 from jobs.scores.thresholds import SHRINKAGES, Thresholds, fit_thresholds, held_out_f1
 from pipeline.job import JobError
@@ -88,12 +88,12 @@ def _figures(confidence: FloatArray, right: BoolArray) -> dict[str, float]:
     }
 
 
-def _splits(values: Sample) -> bool:
+def _splits(values: JudgedArrays) -> bool:
     """Whether there is something to tell apart, and products to leave out."""
     return len(set(values.row.tolist())) > 1 and 0 < int(values.right.sum()) < len(values)
 
 
-def _check(values: Sample) -> None:
+def _check(values: JudgedArrays) -> None:
     if not _splits(values):
         right, rows = int(values.right.sum()), len(set(values.row.tolist()))
         raise JobError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpd_core.confidence import Platt, Score
 from jobs.scores.confidences import Told
-from jobs.scores.judged import BoolArray, FloatArray, IntArray, Sample
+from jobs.scores.judged import BoolArray, FloatArray, IntArray, JudgedArrays
 
 FOLDS = 10
 SEED = 0
@@ -60,7 +60,7 @@ def calibrated(platt: Platt, scores: FloatArray) -> FloatArray:
     return np.array([platt(score) for score in scores.tolist()], dtype=np.float64)
 
 
-def held_out(values: Sample, folds: int = FOLDS, seed: int = SEED) -> FloatArray:
+def held_out(values: JudgedArrays, folds: int = FOLDS, seed: int = SEED) -> FloatArray:
     """Probability of each value by a map that was fitted without the values of its product and of its fold's others.
 
     values: with scores as their confidence.
@@ -80,6 +80,6 @@ def splits(row: IntArray, folds: int = FOLDS, seed: int = SEED) -> Iterator[tupl
         yield ~outside, outside
 
 
-def rescored(values: Sample, confidence: FloatArray) -> Sample:
+def rescored(values: JudgedArrays, confidence: FloatArray) -> JudgedArrays:
     """The same values with another confidence."""
     return replace(values, confidence=confidence)

@@ -39,7 +39,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class JudgedArrays:
     """Judged answers as arrays, one entry each. gold: slots with a gold value, answered or not."""
 
     confidence: FloatArray
@@ -51,10 +51,10 @@ class Sample:
     def __len__(self) -> int:
         return len(self.right)
 
-    def at(self, mask: BoolArray, gold: int) -> Sample:
+    def at(self, mask: BoolArray, gold: int) -> JudgedArrays:
         """The values of a mask; gold: slots with a gold value that belong to them."""
         names = tuple(name for name, here in zip(self.attribute, mask, strict=True) if here)
-        return Sample(self.confidence[mask], self.right[mask], self.row[mask], names, gold)
+        return JudgedArrays(self.confidence[mask], self.right[mask], self.row[mask], names, gold)
 
 
 def judged(
@@ -85,19 +85,19 @@ def sample(
     *,
     strict: bool,
     confidence: Callable[[Told], float] = lambda told: told.confidence or 0.0,
-) -> Sample:
+) -> JudgedArrays:
     """The values among the answers: all of them where `strict`, else those of attributes that the gold names."""
     kept = [answer for answer in answers if not answer.is_absence and (strict or answer.named)]
     return _sample(kept, sum(values[0] != ABSENT for row in rows for values in row.gold.values()), confidence)
 
 
-def absences(answers: Sequence[Judged], confidence: Callable[[Told], float]) -> Sample:
+def absences(answers: Sequence[Judged], confidence: Callable[[Told], float]) -> JudgedArrays:
     """The absences among the answers, judged strictly: gold that says absent is too rare to go by it alone."""
     return _sample([answer for answer in answers if answer.is_absence], 0, confidence)
 
 
-def _sample(answers: Sequence[Judged], gold: int, confidence: Callable[[Told], float]) -> Sample:
-    return Sample(
+def _sample(answers: Sequence[Judged], gold: int, confidence: Callable[[Told], float]) -> JudgedArrays:
+    return JudgedArrays(
         np.array([confidence(answer.told) for answer in answers], dtype=np.float64),
         np.array([answer.right for answer in answers], dtype=np.bool_),
         np.array([answer.row for answer in answers], dtype=np.int64),

@@ -16,7 +16,7 @@ import numpy as np
 
 from jobs.scores.confidences import Told
 from jobs.scores.dataset import BenchmarkRow
-from jobs.scores.judged import BoolArray, FloatArray, IntArray, Sample, judged, sample
+from jobs.scores.judged import BoolArray, FloatArray, IntArray, JudgedArrays, judged, sample
 
 BINS = 10
 _DRAWS = 200
@@ -82,7 +82,7 @@ def log_loss(confidence: FloatArray, right: BoolArray) -> float:
     return float(-np.mean(np.where(right, np.log(p), np.log1p(-p))))
 
 
-def curve(values: Sample) -> list[Point]:
+def curve(values: JudgedArrays) -> list[Point]:
     """One point per distinct confidence, the surest first: the threshold that just keeps it."""
     if not len(values):
         return []
@@ -138,7 +138,7 @@ def trust_facts(
     return None if strict is None else {"calibrated": calibrated, "strict": strict, "named": named}
 
 
-def trust(values: Sample) -> dict[str, Any] | None:
+def trust(values: JudgedArrays) -> dict[str, Any] | None:
     """The figures of judged values, all but counts from 0 to 1; None where there is no value."""
     if not len(values):
         return None

@@ -9,7 +9,7 @@ from math import inf, isinf
 import numpy as np
 
 from jobs.scores.fitting import calibrated, fit_platt, rescored, splits
-from jobs.scores.judged import BoolArray, FloatArray, Sample
+from jobs.scores.judged import BoolArray, FloatArray, JudgedArrays
 
 #: Shrinkages that `held_out_f1` may choose from: values of an attribute at which its own threshold and the common one
 #: weigh the same. The ones that trust attributes least come first and win where nothing speaks against them.
@@ -26,12 +26,12 @@ class Thresholds:
     common: float
     by_attribute: Mapping[str, float]
 
-    def keep(self, values: Sample) -> BoolArray:
+    def keep(self, values: JudgedArrays) -> BoolArray:
         least = np.array([self.by_attribute.get(name, self.common) for name in values.attribute])
         return values.confidence >= least if len(values) else np.zeros(0, dtype=np.bool_)
 
 
-def fit_thresholds(values: Sample, shrinkage: float) -> Thresholds:
+def fit_thresholds(values: JudgedArrays, shrinkage: float) -> Thresholds:
     """Thresholds for the largest micro F1. values: with calibrated probabilities as their confidence.
 
     A value raises F = 2 right / (kept + gold) exactly where its chance to be right exceeds F / 2 (Lipton et al. 2014,
@@ -60,12 +60,12 @@ def fit_thresholds(values: Sample, shrinkage: float) -> Thresholds:
     return Thresholds(round(common, _DIGITS), {name: round(least, _DIGITS) for name, least in shrunk.items()})
 
 
-def micro_f1(values: Sample, keep: BoolArray) -> float:
+def micro_f1(values: JudgedArrays, keep: BoolArray) -> float:
     """From 0 to 1."""
     return 2 * int(values.right[keep].sum()) / max(1, int(keep.sum()) + values.gold)
 
 
-def held_out_f1(scores: Sample, shrinkage: float | None) -> float:
+def held_out_f1(scores: JudgedArrays, shrinkage: float | None) -> float:
     """Micro F1, from 0 to 1, of values that are kept by calibrations and thresholds fitted without their own products;
     None: all are kept. scores: values with scores as their confidence."""
     keep = np.ones(len(scores), dtype=np.bool_)
@@ -80,7 +80,7 @@ def held_out_f1(scores: Sample, shrinkage: float | None) -> float:
     return micro_f1(scores, keep)
 
 
-def _rising(values: Sample, kept: Callable[[float], BoolArray]) -> float:
+def _rising(values: JudgedArrays, kept: Callable[[float], BoolArray]) -> float:
     """The largest F1, where `kept` says what is worth the price F1 / 2."""
     f1 = micro_f1(values, np.ones(len(values), dtype=np.bool_))
     for _ in range(_ROUNDS):

@@ -51,7 +51,7 @@ class Worker:
         self.ready = self._answer()
 
     def ask(self, what: str) -> Any:
-        """`run` -> Outcome, `record` -> answers, `rate` -> FLOP/s. Raises EngineFailed or JobError."""
+        """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s. Raises EngineFailed or JobError."""
         self._pipe.send(what)
         return self._answer()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpd_core.rows import Counts
 from jobs.timing.engines import HPD, PRESENT, REFERENCE, Engine
-from jobs.timing.work import ModelSize, Outcome, computed_flops, live_tokens, needed_flops, slot_share
+from jobs.timing.work import ModelSize, Turn, computed_flops, live_tokens, needed_flops, slot_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Measurement:
 
     engine: Engine
     documents: int
-    runs: tuple[Outcome, ...]
+    runs: tuple[Turn, ...]
 
     @property
     def seconds(self) -> tuple[float, ...]:
         return tuple(run.seconds for run in self.runs)
 
     @property
-    def last(self) -> Outcome:
+    def last(self) -> Turn:
         """Counts are those of the last round: with caches kept the first may have had to fill them."""
         return self.runs[-1]
 
@@ -90,16 +90,16 @@ class Measurement:
 
 def measure(
     engines: Sequence[Engine],
-    run: Callable[[Engine], Outcome],
+    run: Callable[[Engine], Turn],
     between: Callable[[], None],
     repeat: int,
     say: Callable[[str], None] = lambda _: None,
-) -> dict[Engine, list[Outcome]]:
+) -> dict[Engine, list[Turn]]:
     """Runs every engine `repeat` times, in turns, each round starting with another one; `between` before each round.
 
     What slows the machine down for a while then falls on all of them, and none is always first after another.
     """
-    runs: dict[Engine, list[Outcome]] = {engine: [] for engine in engines}
+    runs: dict[Engine, list[Turn]] = {engine: [] for engine in engines}
     for turn in range(repeat):
         between()
         for place in range(len(engines)):

@@ -13,12 +13,12 @@ from jobs.timing.engines import ESSENTIAL, HPD, Engine
 from jobs.timing.process import EngineFailed, Fleet, Roof, Worker
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure
 from jobs.timing.shapes import Lengths, Shape
-from jobs.timing.work import Order, Outcome, Ready
+from jobs.timing.work import Order, Ready, Turn
 from pipeline.job import JobError
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Series:
     """What to measure. repeat: rounds. cold: caches are empty at the start of every run."""
 
     spec: DecoderSpec
@@ -35,7 +35,7 @@ class Plan:
         return any(engine.without for engine in self.engines)
 
 
-def run_series(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+def run_series(plan: Series, say: Callable[[str], None]) -> dict[str, Any]:
     """All figures, as benchmark.json has them. Raises JobError where HPD or AR cannot run; any other engine that cannot
     start is left out with its reason."""
     order = Order(Engine(HPD), plan.spec, plan.threads, plan.shape.documents, None, plan.cold)
@@ -78,7 +78,7 @@ def _recorded(order: Order) -> tuple[dict[str, str], ...]:
         worker.stop()
 
 
-def _started(plan: Plan, fleet: Fleet, say: Callable[[str], None]) -> tuple[list[Engine], dict[str, str], Ready]:
+def _started(plan: Series, fleet: Fleet, say: Callable[[str], None]) -> tuple[list[Engine], dict[str, str], Ready]:
     """The engines that can run, why others cannot, and what HPD said when it was ready."""
     engines, left_out, first = [], {}, None
     for engine in plan.engines:
@@ -96,10 +96,10 @@ def _started(plan: Plan, fleet: Fleet, say: Callable[[str], None]) -> tuple[list
     return engines, left_out, first
 
 
-def _running(fleet: Fleet) -> Callable[[Engine], Outcome]:
-    def run(engine: Engine) -> Outcome:
+def _running(fleet: Fleet) -> Callable[[Engine], Turn]:
+    def run(engine: Engine) -> Turn:
         try:
-            outcome: Outcome = fleet.run(engine)
+            outcome: Turn = fleet.run(engine)
         except EngineFailed as error:
             hint = "" if engine.name in ESSENTIAL else f"; --skip {engine.name} leaves it out"
             raise JobError(f"{engine.label}: {error}{hint}") from error
@@ -108,7 +108,7 @@ def _running(fleet: Fleet) -> Callable[[Engine], Outcome]:
     return run
 
 
-def _about(plan: Plan, machine: Machine, ready: Ready, kept: bool) -> dict[str, Any]:
+def _about(plan: Series, machine: Machine, ready: Ready, kept: bool) -> dict[str, Any]:
     kind = "ablations" if plan.is_ablation else "comparison"
     documents = len(plan.shape.documents)
     how = f"{plan.repeat} rounds, {plan.lengths} lengths, {plan.spec.settings.layout}, {plan.spec.model.name}"

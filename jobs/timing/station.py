@@ -19,7 +19,7 @@ from hpd_core.rows import RowStatus, ValueStatus
 from hpd_core.schema import Schema
 from jobs.decoders import load
 from jobs.timing.build import build
-from jobs.timing.work import ModelSize, Order, Outcome, Ready, Traced
+from jobs.timing.work import ModelSize, Order, Ready, Traced, Turn
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Station:
             resident=_status("VmRSS"),
         )
 
-    def run(self) -> Outcome:
+    def run(self) -> Turn:
         """All documents once, timed."""
         if self.order.cold:
             self._build()
@@ -71,7 +71,7 @@ class Station:
             counts = self._decoder.extract_encoded(self.encoded, self.order.forced).counts
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         whole = Traced(len(passes), sum(tokens for tokens, _ in passes), sum(rows for _, rows in passes))
-        return Outcome(seconds, cpu, counts, whole, self._widest(), _status("VmHWM"))
+        return Turn(seconds, cpu, counts, whole, self._widest(), _status("VmHWM"))
 
     def record(self) -> Forced:
         """What the model itself answers, absent values left out: answers to force on every engine."""

@@ -39,7 +39,7 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Turn:
     """One timed run of an engine.
 
     seconds: wall time. cpu_seconds: of all threads of its process. counts: what the engine says it did.

@@ -16,18 +16,18 @@ from jobs.scores.calibrating import fit_calibration
 from jobs.scores.confidences import Told
 from jobs.scores.dataset import BenchmarkRow
 from jobs.scores.fitting import calibrated, fit_platt, held_out, rescored, splits
-from jobs.scores.judged import Judged, Sample, absences, judged, sample
+from jobs.scores.judged import Judged, JudgedArrays, absences, judged, sample
 from jobs.scores.reliability import ece, ece_by_chance
 from jobs.scores.thresholds import fit_thresholds, held_out_f1, micro_f1
 from pipeline.job import JobError
 
 
-def drawn(count: int, slope: float, intercept: float, seed: int = 0) -> Sample:
+def drawn(count: int, slope: float, intercept: float, seed: int = 0) -> JudgedArrays:
     """Scores, three to a product, whose truth is sigmoid(slope * score + intercept)."""
     random = np.random.default_rng(seed)
     scores = random.normal(2, 2, count)
     right = random.random(count) < 1 / (1 + np.exp(-(slope * scores + intercept)))
-    return Sample(scores, right, np.arange(count) // 3, ("A",) * count, count)
+    return JudgedArrays(scores, right, np.arange(count) // 3, ("A",) * count, count)
 
 
 def test_platt_finds_the_map_that_the_answers_were_drawn_from() -> None:
@@ -86,11 +86,11 @@ def test_the_common_threshold_is_half_the_f1_that_it_gives() -> None:
     assert common == pytest.approx(max(tried) / 2, abs=0.001)
 
 
-def of_two_attributes() -> Sample:
+def of_two_attributes() -> JudgedArrays:
     """As probable as each other to the calibration: A's are right, four of five of B's least sure ones are not."""
     confidence = np.array([0.55] * 40 + [0.9] * 20 + [0.55] * 40 + [0.9] * 20)
     right = np.array([True] * 60 + [n % 5 == 0 for n in range(40)] + [True] * 20)
-    return Sample(confidence, right, np.arange(120), ("A",) * 60 + ("B",) * 60, 110)
+    return JudgedArrays(confidence, right, np.arange(120), ("A",) * 60 + ("B",) * 60, 110)
 
 
 def test_an_attribute_whose_values_the_calibration_flatters_gets_a_higher_threshold_as_it_has_values() -> None:

@@ -165,4 +165,4 @@ def test_extract_and_validate_tell_it_once(base: Path, tmp_path: Path, monkeypat
     code, said = hpd("extract", *places)
     assert code == 2 and said == f"notice of tiny: {TERMS}\nerror: stopped\n"
     done = CliRunner().invoke(app, ["validate", *map(str, places)])
-    assert done.exit_code == 0 and f"notice: {TERMS}\n" in done.stdout
+    assert done.exit_code == 0 and f"notice          {TERMS}\n" in done.stdout

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.scores.judged import Sample
+from jobs.scores.judged import JudgedArrays
 from jobs.scores.reliability import (
     COVERAGES,
     at_coverage,
@@ -27,9 +27,9 @@ from jobs.scores.reliability import (
 pairs = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 
 
-def values(*judged: tuple[float, bool | int], gold: int = 4) -> Sample:
+def values(*judged: tuple[float, bool | int], gold: int = 4) -> JudgedArrays:
     confidence, right = np.array([c for c, _ in judged]), np.array([bool(r) for _, r in judged])
-    return Sample(confidence, right, np.arange(len(judged)), ("A",) * len(judged), gold)
+    return JudgedArrays(confidence, right, np.arange(len(judged)), ("A",) * len(judged), gold)
 
 
 def test_ece_is_the_weighted_distance_of_confidence_from_accuracy() -> None:

@@ -12,13 +12,13 @@ from jobs.timing.engines import ABLATIONS, CONTENDERS, NEED_FORCED, Engine, abla
 from jobs.timing.plot import LABELS, LENGTH, LINE, charts
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure, ratio
 from jobs.timing.tables import markdown
-from jobs.timing.work import ModelSize, Outcome, Traced, computed_flops, needed_flops, slot_share
+from jobs.timing.work import ModelSize, Traced, Turn, computed_flops, needed_flops, slot_share
 
 MACHINE = Machine(ModelSize(body=1000, head=100), (2e6, 4e6, 3e6), 0.36)
 
 
-def outcome(seconds: float, widest: int = 0, tokens: int = 0, **counts: int) -> Outcome:
-    return Outcome(seconds, seconds, Counts(**counts), Traced(1, tokens, tokens), widest, 2**30)
+def outcome(seconds: float, widest: int = 0, tokens: int = 0, **counts: int) -> Turn:
+    return Turn(seconds, seconds, Counts(**counts), Traced(1, tokens, tokens), widest, 2**30)
 
 
 def measured(engine: Engine, *seconds: float, widest: int = 0, tokens: int = 2000, **counts: int) -> Measurement:
@@ -28,7 +28,7 @@ def measured(engine: Engine, *seconds: float, widest: int = 0, tokens: int = 200
 def test_engines_take_turns_and_each_round_starts_with_another() -> None:
     order: list[str] = []
 
-    def run(engine: Engine) -> Outcome:
+    def run(engine: Engine) -> Turn:
         order.append(engine.name)
         return outcome(float(len(order)))
 

@@ -19,7 +19,7 @@ from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
 from jobs.timing.engines import OPTIONAL, Engine
 from jobs.timing.process import EngineFailed
-from jobs.timing.series import Plan, _started
+from jobs.timing.series import Series, _started
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from pipeline.job import JobError, RowFault
 from tests.core.tiny_folder import write_tiny_model
@@ -141,7 +141,7 @@ class FakeFleet:
 def test_an_engine_that_cannot_start_is_left_out_with_its_reason_but_hpd_and_ar_must(tmp_path: Path) -> None:
     spec = DecoderSpec(ModelSpec(str(tmp_path)))
     engines = (Engine("hpd"), Engine("ar", 8), Engine("ar-continuous"))
-    plan = Plan(spec, Shape("x", (), None), Lengths.RECORDED, engines, 1, None, False, 0.0)
+    plan = Series(spec, Shape("x", (), None), Lengths.RECORDED, engines, 1, None, False, 0.0)
     started, left_out, ready = _started(plan, FakeFleet("ar-continuous"), lambda _: None)  # type: ignore[arg-type]
     assert (started, left_out) == ([*engines[:2]], {"ar-continuous": "ValueError: no pages"})
     assert ready == "ready: hpd"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +51,39 @@ class Plan:
     @property
     def rows(self) -> int:
         return sum(unit.rows for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """What a plan asks of one input file, as the job manifest keeps it.
+
+    rows: rows [0, rows) are planned; None where none are, since the file cannot be read or a limit ends before it.
+    skipped: row ranges of them that could not be read, in a job that may skip such.
+    """
+
+    file: InputFile
+    rows: int | None
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = {**asdict(self.file), "rows": self.rows}
+        return facts | ({"skipped": [list(r) for r in self.skipped]} if self.skipped else {})
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> PlannedFile:
+        file = InputFile(facts["uri"], facts["size"], facts["version"])
+        return cls(file, facts["rows"], tuple((start, stop) for start, stop in facts.get("skipped", ())))
+
+
+def planned_files(plan: Plan, left: Sequence[Unit]) -> list[PlannedFile]:
+    """What the `plan` asks of each file. left: units of it that are not committed."""
+    rows: dict[InputFile, int] = {}
+    for unit in plan.units:
+        rows[unit.file] = max(rows.get(unit.file, 0), unit.stop)
+    skipped: dict[InputFile, list[tuple[int, int]]] = {}
+    for unit in left:
+        skipped.setdefault(unit.file, []).append((unit.start, unit.stop))
+    return [PlannedFile(file, rows.get(file), tuple(sorted(skipped.get(file, ())))) for file in plan.files]
 
 
 def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: int | None) -> Plan:

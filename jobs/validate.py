@@ -17,6 +17,7 @@ from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overri
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import RowFault
+from pipeline.partitions import with_partitions
 from pipeline.prepare import Prepared, prepare
 from pipeline.schema import conform
 from pipeline.storage import explained
@@ -61,7 +62,7 @@ def probe(prepared: Prepared, rows: int) -> list[Document | RowFault]:
     uri = unit.file.uri
     with explained(uri), prepared.source.open(uri) as file, pq.ParquetFile(file) as parquet:
         table = pa.Table.from_batches([next(parquet.iter_batches(batch_size=rows))])
-    return list(prepared.job.reader.documents(conform(table, prepared.plan.schema)))
+    return list(prepared.job.reader.documents(conform(with_partitions(table, uri), prepared.plan.schema)))
 
 
 def describe(prepared: Prepared, items: Sequence[Document | RowFault]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipeline.equality import first_difference, shown
 from pipeline.file_rows import STRIDE, STRIDE_BYTES, FileRows
 from pipeline.findings import Finding, Kind, Tally
 from pipeline.manifest import UnitRecord
+from pipeline.partitions import with_partitions
 from pipeline.schema import conform
 from pipeline.units import Unit
 
@@ -157,7 +158,7 @@ class _Check:
         kind = Kind.INCOMPLETE if source.changed else Kind.DAMAGE
         changed = " (the input file has changed since it was read: run the job again)" if source.changed else ""
         try:
-            wanted = source.rows.take(first, stop)
+            wanted = with_partitions(source.rows.take(first, stop), self.record.unit.file.uri)
         except (ValueError, OSError, pa.ArrowException) as e:
             self.named.add("input")
             less = stop > source.rows.rows

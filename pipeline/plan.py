@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.block import RESERVED_PREFIX
 from pipeline.job import JobError, UnitCaps
+from pipeline.partitions import partitioned
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage
 from pipeline.units import InputFile, RowGroup, Unit, cut, first_rows
@@ -21,7 +22,7 @@ _FOOTER_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What planning needs of a Parquet file."""
+    """What planning needs of a Parquet file. schema: with the columns that its path adds."""
 
     file: InputFile
     schema: pa.Schema
@@ -118,7 +119,9 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             for field in schema:
                 pa.nulls(0, field.type).cast(plain(field.type))  # a type that cannot be unpacked is found now
-            return Footer(file, schema, tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups))
+            return Footer(
+                file, partitioned(schema, file.uri), tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups)
+            )
     except Exception as e:
         # Any failure of one file is that file's; the others go on.
         return BadFile(file, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else e!r}")

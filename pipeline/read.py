@@ -13,6 +13,7 @@ from ray.data.block import BlockMetadata
 
 from pipeline.block import FailureKind, checked, failed, label
 from pipeline.file_rows import FileRows
+from pipeline.partitions import with_partitions
 from pipeline.storage import Storage
 from pipeline.units import Unit
 
@@ -36,13 +37,13 @@ class UnitSource(Datasource):
 
 
 def read_unit(unit: Unit, storage: Storage) -> pa.Table:
-    """The rows of `unit` under the file's own schema.
+    """The rows of `unit` under the file's own schema, with the columns that its path adds.
 
     Raises where the object is not, or no longer after the read, the version that was planned.
     """
     _check_version(unit, storage)
     with storage.open(unit.file.uri) as f, pq.ParquetFile(f, pre_buffer=True) as parquet:
-        table = FileRows(parquet).take(unit.start, unit.stop)
+        table = with_partitions(FileRows(parquet).take(unit.start, unit.stop), unit.file.uri)
     _check_version(unit, storage)
     return table
 

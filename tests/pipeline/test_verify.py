@@ -143,6 +143,19 @@ def put(table: pa.Table, column: str, row: int, value: object) -> pa.Table:
         ),
         (lambda c: c.edit("metrics.json", lambda f: f.update(complete=False)), "metrics.json", "does not say that"),
         (lambda c: (c.out / "metrics.json").unlink(), "metrics.json", "is missing"),
+        (lambda c: (c.out / "run.json").unlink(), "run.json", "is missing"),
+        (lambda c: c.edit("run.json", lambda f: f.pop("output_schema_arrow")), "run.json", "'output_schema_arrow'"),
+        (
+            lambda c: c.edit(str(c.manifest(1).relative_to(c.out)), lambda f: f["metrics"]["rows"].update(ok=3)),
+            "_manifest/units/a-",
+            "differs from the job manifest: metrics.rows.ok: 14 -> 3",
+        ),
+        (
+            lambda c: c.edit(str(c.manifest(1).relative_to(c.out)), lambda f: f["metrics"]["rows"].update(odd=3)),
+            "_manifest/units/a-",
+            "cannot be read: ValueError: 'odd'",
+        ),
+        (lambda c: c.edit("_manifest/job.json", lambda f: f.update(plan=[{}])), "_manifest/job.json", "its plan"),
         (lambda c: c.edit("_manifest/job.json", lambda f: f.update(rows_in=9)), "_manifest/job.json", "rows_in is 9"),
         (lambda c: (c.out / "_manifest/job.json").write_text("[]"), "_manifest/job.json", "not a JSON object"),
         (
@@ -188,6 +201,38 @@ def test_a_flipped_byte_is_seen_by_its_checksum(case: Case) -> None:
     findings = case.verify().findings
     assert any("its checksum is" in f.message for f in findings)
     assert {f.file for f in findings} == {str(case.data(2))} and {f.unit for f in findings} != {""}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.slice(1), "has 19 rows for 20"),
+        (lambda t: put(t, "hpd_status", 3, "great"), "row 3: column 'hpd_status': is 'great', which is no status"),
+        (lambda t: put(t, "hpd_status", 3, "cut"), "its rows are {'ok': 1"),
+        (lambda t: t.select(t.column_names[::-1]), "its columns are in another order"),
+        (lambda t: t.append_column("more", t.column("title")), "column 'more': is not in the output's schema"),
+        (lambda t: t.set_column(1, "big", t.column("big").cast(pa.float64(), safe=False)), "column 'big': is"),
+    ],
+)
+def test_a_data_file_of_another_shape_is_named(
+    case: Case, change: Callable[[pa.Table], pa.Table], message: str
+) -> None:
+    case.rewrite(0, change)
+    findings = case.verify().findings
+    assert {f.file for f in findings} == {str(case.data(0))} and any(message in str(f) for f in findings)
+
+
+def test_a_data_file_of_another_unit_is_named(case: Case) -> None:
+    case.data(0).write_bytes(case.data(1).read_bytes())
+    messages = [f.message for f in case.verify().findings]
+    assert any("its footer says that it is rows 20..40" in m for m in messages)
+    assert any("its checksum is" in m for m in messages) and any("bytes, not the" in m for m in messages)
+
+
+def test_a_unit_of_another_job_is_named(case: Case) -> None:
+    case.edit("run.json", lambda facts: facts.update(fingerprint="0123456789abcdef"))
+    findings = case.verify().findings
+    assert len(findings) == UNITS and all("is not one of run.json's" in f.message for f in findings)
 
 
 def test_a_file_that_ends_early_is_named(case: Case) -> None:

@@ -176,6 +176,13 @@ def test_odd_names_come_through(tmp_path: Path) -> None:
     ]
 
 
+def test_odd_names_may_be_kept_alone(tmp_path: Path) -> None:
+    source = pa.table({"a": [1, 2], "a.b": [3, 4], "title": ["x", "y"], "s": [{"t": 5}, None], "s.t": [6, 7]})
+    write(tmp_path / "in/a.parquet", source)
+    table = extracted(tmp_path, output_options=OutputOptions(columns=("a.b", "s.t", "title")))
+    assert same(table.select(["a.b", "title", "s.t"]), source.select(["a.b", "title", "s.t"]))
+
+
 def test_what_other_tools_leave_beside_the_shards_is_not_read(tmp_path: Path) -> None:
     source = pa.table({"title": ["x"]})
     write(tmp_path / "in/sub/a.parquet", source)

@@ -17,7 +17,7 @@ import pytest
 from pipeline.books import read_books
 from pipeline.commit import FACTS, to_parquet
 from pipeline.findings import Finding, Kind, Verdict, Verification
-from pipeline.job import JobError
+from pipeline.job import JobError, OutputOptions
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage
@@ -290,6 +290,20 @@ def test_a_file_with_another_time_and_the_same_values_is_a_note(case: Case) -> N
     result = case.verify()
     assert result.verdict is Verdict.VERIFIED and only(result).kind is Kind.NOTE
     assert result.tally.rows_compared == ROWS
+
+
+def test_a_changed_file_whose_columns_the_output_lacks_cannot_be_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+    path = write(tmp_path / "in/a.parquet", {"id": [1, 2], "title": ["x", "y"]})
+    assert run(job(tmp_path, tmp_path / "in", output_options=OutputOptions(columns=("id",)))).complete
+    folder = OutputFolder(str(tmp_path / "out"), Storage())
+    result = verify(folder, Storage())
+    assert result.findings == () and result.tally.rows_compared == 2
+    os.utime(path, ns=(1, 1))
+    result = verify(folder, Storage())
+    assert result.verdict is Verdict.INCOMPLETE and "its columns title, which the output lacks" in str(result.findings)
 
 
 def test_inputs_that_are_gone_new_or_shorter(case: Case) -> None:

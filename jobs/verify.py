@@ -15,7 +15,7 @@ from rich.text import Text
 from jobs.console import Exit, command, output, run_alone, say
 from jobs.options import AsJson, Inputs, Overrides
 from pipeline.config import load_config
-from pipeline.findings import Kind, Verdict, Verification
+from pipeline.findings import FindingKind, OutputVerdict, Verification
 from pipeline.manifest import OutputFolder
 from pipeline.storage import Storage
 from pipeline.verify import verify as check
@@ -24,10 +24,10 @@ from pipeline.verify import verify as check
 SHOWN = 50
 EVERY_SECONDS = 5.0
 EXITS = {
-    Verdict.VERIFIED: Exit.COMPLETE,
-    Verdict.DAMAGED: Exit.DAMAGED,
-    Verdict.INCOMPLETE: Exit.INCOMPLETE,
-    Verdict.NO_INPUT: Exit.INPUT,
+    OutputVerdict.VERIFIED: Exit.COMPLETE,
+    OutputVerdict.DAMAGED: Exit.DAMAGED,
+    OutputVerdict.INCOMPLETE: Exit.INCOMPLETE,
+    OutputVerdict.NO_INPUT: Exit.INPUT,
 }
 
 
@@ -68,12 +68,12 @@ def verify(
         )
         out.finish(result.as_dict())
         print_report(result, out.console)
-    findings = sorted(result.findings, key=lambda f: list(Kind).index(f.kind))
+    findings = sorted(result.findings, key=lambda f: list(FindingKind).index(f.kind))
     for finding in findings[:SHOWN]:
         say(f"{finding.kind}: {finding}")
     if len(findings) > SHOWN:
         say(f"… and {len(findings) - SHOWN} more; --json has all of them")
-    if result.verdict is not Verdict.VERIFIED:
+    if result.verdict is not OutputVerdict.VERIFIED:
         raise typer.Exit(EXITS[result.verdict])
 
 
@@ -95,11 +95,11 @@ def print_report(result: Verification, console: Console) -> None:
     table = Table(title=result.verdict.value.replace("_", " "), show_header=False, title_justify="left")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    tally = result.tally
+    extent = result.extent
     for name, value in (
         ("rows in", f"{result.rows_in:,} = {result.rows_ok:,} ok + {result.rows_error:,} in error"),
-        ("data files read", f"{tally.units_read:,} of {result.units:,}, {tally.bytes_read / 2**20:,.1f} MiB"),
-        ("compared with the input", f"{tally.rows_compared:,} rows in {tally.units_compared:,} units"),
+        ("data files read", f"{extent.units_read:,} of {result.units:,}, {extent.bytes_read / 2**20:,.1f} MiB"),
+        ("compared with the input", f"{extent.rows_compared:,} rows in {extent.units_compared:,} units"),
         ("findings", f"{len(result.findings):,}"),
         ("seconds", f"{result.seconds:.1f}"),
         ("output", result.output),

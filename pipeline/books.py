@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from hpd_core.rows import RowStatus
 from pipeline.block import explain
-from pipeline.findings import Finding, Kind
+from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics, total
@@ -59,10 +59,10 @@ class Books:
         return int(limit) if limit is not None else None
 
     def damage(self, file: str, message: str, unit: object = "") -> None:
-        self.findings.append(Finding(Kind.DAMAGE, self.output.path(file), message, str(unit)))
+        self.findings.append(Finding(FindingKind.DAMAGE, self.output.path(file), message, str(unit)))
 
     def incomplete(self, file: str, message: str, unit: object = "") -> None:
-        self.findings.append(Finding(Kind.INCOMPLETE, self.output.path(file), message, str(unit)))
+        self.findings.append(Finding(FindingKind.INCOMPLETE, self.output.path(file), message, str(unit)))
 
 
 def read_books(output: OutputFolder) -> Books:
@@ -222,7 +222,7 @@ def _check_files(books: Books) -> None:
     for name in sorted(sizes):
         if any(part.startswith((".", "_")) for part in name.split("/")):
             message = "is left over from a worker that was killed; readers pass over it, and it may be removed"
-            books.findings.append(Finding(Kind.NOTE, books.output.path(f"data/{name}"), message))
+            books.findings.append(Finding(FindingKind.NOTE, books.output.path(f"data/{name}"), message))
         elif books.finished:
             books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
 

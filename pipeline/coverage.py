@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pipeline.books import JOB, Books
-from pipeline.findings import Finding, Kind
+from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
 from pipeline.plan import Footer, PlannedFile, read_footer
 from pipeline.storage import Storage, StorageError
@@ -55,7 +55,7 @@ def current_inputs(books: Books, given: Sequence[str], source: Storage) -> Input
         try:
             found = source.find(new)
         except (JobError, StorageError) as e:
-            inputs.findings.append(Finding(Kind.INPUT, new, str(e)))
+            inputs.findings.append(Finding(FindingKind.INPUT, new, str(e)))
             inputs.missing = True
             continue
         for file in found:
@@ -98,12 +98,12 @@ def check_coverage(books: Books, plan: Sequence[PlannedFile]) -> list[Finding]:
         before = ranges.setdefault(unit.file.uri, [])
         if unit.file.uri in planned and unit.file != planned[unit.file.uri].file:
             message = f"comes from another version of the file than the plan has: {unit.file.version}"
-            findings.append(Finding(Kind.DAMAGE, job, message, str(unit)))
+            findings.append(Finding(FindingKind.DAMAGE, job, message, str(unit)))
         if unit.file.uri not in planned and (books.finished and books.plan is not None):
-            findings.append(Finding(Kind.DAMAGE, job, "comes from a file that is not in the plan", str(unit)))
+            findings.append(Finding(FindingKind.DAMAGE, job, "comes from a file that is not in the plan", str(unit)))
         if before and (unit.start < before[-1][1] or (unit.start, unit.stop) == before[-1]):
             other = Unit(unit.file, *before[-1])
-            findings.append(Finding(Kind.DAMAGE, job, f"overlaps the unit {other}: rows stand twice", str(unit)))
+            findings.append(Finding(FindingKind.DAMAGE, job, f"overlaps the unit {other}: rows stand twice", str(unit)))
         before.append((unit.start, max(unit.stop, before[-1][1] if before else 0)))
     gaps = [
         gap
@@ -115,13 +115,13 @@ def check_coverage(books: Books, plan: Sequence[PlannedFile]) -> list[Finding]:
         rows = sum(file.rows or 0 for file in plan)
         if gaps:
             message = f"{sum(gap.rows for gap in gaps)} of {rows} planned rows are not committed"
-            findings.append(Finding(Kind.INCOMPLETE, books.output.uri, message))
+            findings.append(Finding(FindingKind.INCOMPLETE, books.output.uri, message))
         return findings
     # Which rows an older output skipped is not recorded.
     skips = books.plan is None and books.job.get("skipped")
     for gap in gaps:
         message = f"no unit holds its {gap.rows} rows" + (", which the job may have skipped" if skips else "")
-        findings.append(Finding(Kind.NOTE if skips else Kind.DAMAGE, job, message, str(gap)))
+        findings.append(Finding(FindingKind.NOTE if skips else FindingKind.DAMAGE, job, message, str(gap)))
     return findings
 
 
@@ -133,22 +133,22 @@ def check_inputs(books: Books, plan: Sequence[PlannedFile], inputs: Inputs, sour
         wanted |= {record.unit.file.uri: record.unit.file for record in books.records}
     for file in wanted.values():
         if file.uri not in inputs.now and not inputs.missing:
-            findings.append(Finding(Kind.INPUT, file.uri, "is gone: its rows cannot be compared"))
+            findings.append(Finding(FindingKind.INPUT, file.uri, "is gone: its rows cannot be compared"))
     changed = [file.uri for file in wanted.values() if inputs.is_changed(file)]
     if changed:
         message = "has another version than the job read; its values are compared all the same"
         more = f" ({len(changed)} such files)" if len(changed) > 1 else ""
-        findings.append(Finding(Kind.NOTE, inputs.now[changed[0]].uri, message + more))
+        findings.append(Finding(FindingKind.NOTE, inputs.now[changed[0]].uri, message + more))
     known = {file.file.uri for file in plan}
     for uri, file in inputs.now.items():
         if uri not in known:
             new = read_footer(file, source)
             if books.limit is not None or not isinstance(new, Footer):
                 message = "is not in the plan: it is new, and cannot be read or lies beyond the job's limit"
-                findings.append(Finding(Kind.NOTE, file.uri, message))
+                findings.append(Finding(FindingKind.NOTE, file.uri, message))
             else:
                 message = "is new: its rows are not in the output; run the job again to add them"
-                findings.append(Finding(Kind.INCOMPLETE, file.uri, message))
+                findings.append(Finding(FindingKind.INCOMPLETE, file.uri, message))
     return findings
 
 

@@ -19,7 +19,7 @@ from pipeline.books import Books
 from pipeline.commit import FACTS
 from pipeline.equality import first_difference, shown
 from pipeline.file_rows import STRIDE, STRIDE_BYTES, FileRows
-from pipeline.findings import Finding, Kind, Tally
+from pipeline.findings import Extent, Finding, FindingKind
 from pipeline.manifest import UnitRecord
 from pipeline.partitions import with_partitions
 from pipeline.schema import conform
@@ -35,11 +35,11 @@ class Source:
     changed: bool
 
 
-def check_data_file(books: Books, record: UnitRecord, source: Source | None) -> tuple[list[Finding], Tally]:
+def check_data_file(books: Books, record: UnitRecord, source: Source | None) -> tuple[list[Finding], Extent]:
     """What is wrong with the data file of `record`. source: None leaves the comparison out."""
     check = _Check(books, record, source)
     check.run()
-    return check.findings, check.tally
+    return check.findings, check.extent
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Check:
     record: UnitRecord
     source: Source | None
     findings: list[Finding] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    extent: Extent = field(default_factory=Extent)
     statuses: Counter[str] = field(default_factory=Counter)
     values: int = 0
     named: set[str] = field(default_factory=set)  # what has been told of this unit: once is enough
@@ -57,10 +57,12 @@ class _Check:
     def uri(self) -> str:
         return self.books.output.data(self.record.object)
 
-    def tell(self, message: str, row: int | None = None, column: str | None = None, kind: Kind = Kind.DAMAGE) -> None:
+    def tell(
+        self, message: str, row: int | None = None, column: str | None = None, kind: FindingKind = FindingKind.DAMAGE
+    ) -> None:
         self.findings.append(Finding(kind, self.uri, message, str(self.record.unit), row, column))
 
-    def once(self, what: str, message: str, row: int, column: str, kind: Kind = Kind.DAMAGE) -> None:
+    def once(self, what: str, message: str, row: int, column: str, kind: FindingKind = FindingKind.DAMAGE) -> None:
         if what not in self.named:
             self.named.add(what)
             self.tell(message, row, column, kind)
@@ -70,7 +72,7 @@ class _Check:
         if raw is None:
             self.tell("is missing")
             return
-        self.tally.units_read, self.tally.bytes_read = 1, len(raw)
+        self.extent.units_read, self.extent.bytes_read = 1, len(raw)
         digest = hashlib.sha256(raw).hexdigest()
         if digest != self.record.sha256:
             self.tell(f"its checksum is {digest[:12]}…, not the {self.record.sha256[:12]}… of its manifest")
@@ -108,7 +110,7 @@ class _Check:
         if rows.rows == unit.rows and "hpd_status" in parquet.schema_arrow.names:
             self._totals(parquet.schema_arrow)
         if self.source is not None:
-            self.tally.units_compared = 1
+            self.extent.units_compared = 1
 
     def _status(self, table: pa.Table, first: int) -> None:
         """A row is ok without an error, or in error with a reason and without a value."""
@@ -155,7 +157,7 @@ class _Check:
             return
         stop = min(first + table.num_rows, self.record.unit.stop)
         table = table.slice(0, max(0, stop - first))
-        kind = Kind.INCOMPLETE if source.changed else Kind.DAMAGE
+        kind = FindingKind.INCOMPLETE if source.changed else FindingKind.DAMAGE
         changed = " (the input file has changed since it was read: run the job again)" if source.changed else ""
         try:
             wanted = with_partitions(source.rows.take(first, stop), self.record.unit.file.uri)
@@ -163,9 +165,9 @@ class _Check:
             self.named.add("input")
             less = stop > source.rows.rows
             message = f"cannot be compared with {source.uri}: {explain(e)}{changed}"
-            self.tell(message, kind=kind if less else Kind.INPUT)
+            self.tell(message, kind=kind if less else FindingKind.INPUT)
             return
-        self.tally.rows_compared += table.num_rows
+        self.extent.rows_compared += table.num_rows
         for column in self.books.schema.names[: self.books.input_columns]:
             where = table.schema.get_field_index(column)
             if where < 0 or column in self.named:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding means, the worst first."""
 
     #: The output is not what its job committed: no rerun of the job mends it.
@@ -21,14 +21,18 @@ class Kind(StrEnum):
     NOTE = "note"
 
 
-class Verdict(StrEnum):
+class OutputVerdict(StrEnum):
     VERIFIED = "verified"
     DAMAGED = "damaged"
     INCOMPLETE = "incomplete"
     NO_INPUT = "no_input"
 
 
-_VERDICTS = {Kind.DAMAGE: Verdict.DAMAGED, Kind.INCOMPLETE: Verdict.INCOMPLETE, Kind.INPUT: Verdict.NO_INPUT}
+_VERDICTS = {
+    FindingKind.DAMAGE: OutputVerdict.DAMAGED,
+    FindingKind.INCOMPLETE: OutputVerdict.INCOMPLETE,
+    FindingKind.INPUT: OutputVerdict.NO_INPUT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Finding:
     """file: URI of what is at fault, in the output or in the input. unit: rows and input file of the unit, where it is
     one's. row: number in the input file, from 0. column: of the output."""
 
-    kind: Kind
+    kind: FindingKind
     file: str
     message: str
     unit: str = ""
@@ -50,7 +54,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Tally:
+class Extent:
     """What was looked at. rows_compared: with the input, value by value."""
 
     units_read: int = 0
@@ -58,7 +62,7 @@ class Tally:
     rows_compared: int = 0
     bytes_read: int = 0
 
-    def __iadd__(self, other: Tally) -> Tally:
+    def __iadd__(self, other: Extent) -> Extent:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
@@ -74,13 +78,13 @@ class Verification:
     rows_in: int
     rows_ok: int
     rows_error: int
-    tally: Tally = field(default_factory=Tally)
+    extent: Extent = field(default_factory=Extent)
     seconds: float = 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> OutputVerdict:
         kinds = {finding.kind for finding in self.findings}
-        return next((verdict for kind, verdict in _VERDICTS.items() if kind in kinds), Verdict.VERIFIED)
+        return next((verdict for kind, verdict in _VERDICTS.items() if kind in kinds), OutputVerdict.VERIFIED)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -88,6 +92,6 @@ class Verification:
             name: getattr(self, name) for name in ("output", "units", "rows_in", "rows_ok", "rows_error")
         }
         findings = [asdict(finding) for finding in self.findings]
-        return {"verdict": self.verdict.value, **facts, **asdict(self.tally), "seconds": round(self.seconds, 3)} | {
+        return {"verdict": self.verdict.value, **facts, **asdict(self.extent), "seconds": round(self.seconds, 3)} | {
             "findings": findings
         }

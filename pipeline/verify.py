@@ -15,7 +15,7 @@ from pipeline.books import Books, read_books
 from pipeline.coverage import Inputs, check_coverage, check_inputs, current_inputs, derived_plan
 from pipeline.data_file import Source, check_data_file
 from pipeline.file_rows import FileRows
-from pipeline.findings import Finding, Kind, Tally, Verification
+from pipeline.findings import Extent, Finding, FindingKind, Verification
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.storage import Storage
 
@@ -54,9 +54,9 @@ def verify(
         plan = books.plan or []
     findings += check_coverage(books, plan)
     chosen = _chosen(books, sample, now)
-    tally, done = Tally(), 0
+    extent, done = Extent(), 0
 
-    def check(records: list[UnitRecord]) -> list[tuple[list[Finding], Tally]]:
+    def check(records: list[UnitRecord]) -> list[tuple[list[Finding], Extent]]:
         return _check_file(books, records, now, source)
 
     groups = [list(records) for _, records in groupby(chosen, key=lambda r: r.unit.file)]
@@ -64,7 +64,7 @@ def verify(
         for records, results in zip(groups, threads.map(check, groups), strict=True):
             for found, counts in results:
                 findings += found
-                tally += counts
+                extent += counts
             done += len(records)
             if progress is not None:
                 progress(done, len(chosen))
@@ -76,7 +76,7 @@ def verify(
         metrics.rows_in,
         metrics.rows_ok,
         metrics.rows_error,
-        tally,
+        extent,
         time.monotonic() - started,
     )
 
@@ -92,7 +92,7 @@ def _chosen(books: Books, sample: int | None, now: Inputs | None) -> list[UnitRe
 
 def _check_file(
     books: Books, records: Sequence[UnitRecord], now: Inputs | None, source: Storage
-) -> list[tuple[list[Finding], Tally]]:
+) -> list[tuple[list[Finding], Extent]]:
     """The units of one input file, which is opened once."""
     file = records[0].unit.file
     here = now.now.get(file.uri) if now is not None else None
@@ -107,11 +107,11 @@ def _check_file(
             rows = FileRows(parquet, [name for name in kept if name in there] if lost else None)
             results = [check_data_file(books, record, Source(here.uri, rows, changed)) for record in records]
     except Exception as e:  # whatever a broken input makes the reader do: its output is checked without it
-        failed = Finding(Kind.INPUT, here.uri, f"cannot be read: {explain(e)}")
-        return [([failed], Tally()), *(check_data_file(books, record, None) for record in records)]
+        failed = Finding(FindingKind.INPUT, here.uri, f"cannot be read: {explain(e)}")
+        return [([failed], Extent()), *(check_data_file(books, record, None) for record in records)]
     if changed and lost:
         message = (
             f"has changed since it was read, and its columns {', '.join(lost)}, which the output lacks, cannot be "
         )
-        results.append(([Finding(Kind.INCOMPLETE, here.uri, f"{message}compared: run the job again")], Tally()))
+        results.append(([Finding(FindingKind.INCOMPLETE, here.uri, f"{message}compared: run the job again")], Extent()))
     return results

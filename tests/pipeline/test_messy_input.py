@@ -42,7 +42,7 @@ def extracted(tmp_path: Path, **changes: Any) -> pa.Table:
     summary = run(job(tmp_path, tmp_path / "in", **changes))
     assert summary.complete, summary.failures
     result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
-    assert result.findings == () and result.tally.rows_compared == summary.rows_in
+    assert result.findings == () and result.extent.rows_compared == summary.rows_in
     return output_table(tmp_path / "out")
 
 

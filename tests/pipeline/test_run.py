@@ -187,6 +187,6 @@ def test_awkward_types_texts_and_bytes_survive_rays_object_store(tmp_path: Path)
     summary = run(job(tmp_path, source))
     assert summary.complete and (summary.rows_in, summary.rows_error) == (45 + 2 * len(TEXTS) + 3, 2)
     result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
-    assert result.findings == () and result.tally.rows_compared == summary.rows_in
+    assert result.findings == () and result.extent.rows_compared == summary.rows_in
     packs = pa.concat_tables([pq.ParquetFile(path).read(["pack"]) for path in output_files(tmp_path / "out")])
     assert sorted(map(str, packs.column("pack").to_pylist())) == ["007"] * 45 + ["08"] * 2 * len(TEXTS) + ["None"] * 3

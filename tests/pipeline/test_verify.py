@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.books import read_books
 from pipeline.commit import FACTS, to_parquet
-from pipeline.findings import Finding, Kind, Verdict, Verification
+from pipeline.findings import Finding, FindingKind, OutputVerdict, Verification
 from pipeline.job import JobError, OutputOptions
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
@@ -93,9 +93,9 @@ def only(result: Verification) -> Finding:
 def test_an_undamaged_output_is_verified(finished: Case, case: Case) -> None:
     there = verify(OutputFolder(str(finished.out), Storage()), Storage())
     for result in (there, case.verify()):
-        assert (result.verdict, result.findings) == (Verdict.VERIFIED, ())
+        assert (result.verdict, result.findings) == (OutputVerdict.VERIFIED, ())
         assert (result.rows_in, result.units) == (ROWS, UNITS) and result.rows_in == result.rows_ok + result.rows_error
-        assert (result.tally.units_read, result.tally.units_compared, result.tally.rows_compared) == (
+        assert (result.extent.units_read, result.extent.units_compared, result.extent.rows_compared) == (
             UNITS,
             UNITS,
             ROWS,
@@ -191,7 +191,7 @@ def test_one_damage_is_one_finding_that_names_its_place(
 ) -> None:
     damage(case)
     result = case.verify()
-    assert result.verdict is Verdict.DAMAGED
+    assert result.verdict is OutputVerdict.DAMAGED
     finding = only(result)
     assert finding.file.startswith(str(case.out / place)) and message in str(finding)
 
@@ -246,7 +246,7 @@ def test_a_file_that_ends_early_is_named(case: Case) -> None:
 def test_two_swapped_rows_are_named_in_every_column_that_shows_it(case: Case) -> None:
     case.rewrite(0, swap)
     result = case.verify()
-    assert result.verdict is Verdict.DAMAGED and {f.row for f in result.findings} <= {2, 3}
+    assert result.verdict is OutputVerdict.DAMAGED and {f.row for f in result.findings} <= {2, 3}
     seen = {f.column: f.message for f in result.findings}
     assert {"title", "big", "exact", "a.b ü 😀", "image", "offers"} <= set(seen)
     assert not {"path", "never"} & set(seen)
@@ -270,17 +270,17 @@ def test_two_swapped_rows_are_named_in_every_column_that_shows_it(case: Case) ->
 def test_one_value_of_any_type_is_named(case: Case, column: str, row: int, value: object) -> None:
     case.rewrite(1, lambda table: put(table, column, row - 20, value))
     finding = only(case.verify())
-    assert (finding.kind, finding.row, finding.column) == (Kind.DAMAGE, row, column)
+    assert (finding.kind, finding.row, finding.column) == (FindingKind.DAMAGE, row, column)
     assert only(case.verify(sample=UNITS)).row == row
-    assert case.verify(compare=False).verdict is Verdict.VERIFIED
+    assert case.verify(compare=False).verdict is OutputVerdict.VERIFIED
 
 
 def test_a_value_that_changed_in_the_input_is_named_and_a_rerun_advised(case: Case) -> None:
     path = case.source / "a.parquet"
     write(path, put(pq.read_table(path), "title", 50, "another item"), row_group_size=20)
     result = case.verify(sample=1)  # what has changed is looked at all the same
-    assert result.verdict is Verdict.INCOMPLETE
-    [finding] = [f for f in result.findings if f.kind is Kind.INCOMPLETE]
+    assert result.verdict is OutputVerdict.INCOMPLETE
+    [finding] = [f for f in result.findings if f.kind is FindingKind.INCOMPLETE]
     assert (finding.row, finding.column) == (50, "title") and "'another item' in" in finding.message
     assert "run the job again" in finding.message and "another version" in str(result.findings[0])
 
@@ -288,8 +288,8 @@ def test_a_value_that_changed_in_the_input_is_named_and_a_rerun_advised(case: Ca
 def test_a_file_with_another_time_and_the_same_values_is_a_note(case: Case) -> None:
     os.utime(case.source / "a.parquet", ns=(1, 1))
     result = case.verify()
-    assert result.verdict is Verdict.VERIFIED and only(result).kind is Kind.NOTE
-    assert result.tally.rows_compared == ROWS
+    assert result.verdict is OutputVerdict.VERIFIED and only(result).kind is FindingKind.NOTE
+    assert result.extent.rows_compared == ROWS
 
 
 def test_a_changed_file_whose_columns_the_output_lacks_cannot_be_verified(
@@ -300,29 +300,34 @@ def test_a_changed_file_whose_columns_the_output_lacks_cannot_be_verified(
     assert run(job(tmp_path, tmp_path / "in", output_options=OutputOptions(columns=("id",)))).complete
     folder = OutputFolder(str(tmp_path / "out"), Storage())
     result = verify(folder, Storage())
-    assert result.findings == () and result.tally.rows_compared == 2
+    assert result.findings == () and result.extent.rows_compared == 2
     os.utime(path, ns=(1, 1))
     result = verify(folder, Storage())
-    assert result.verdict is Verdict.INCOMPLETE and "its columns title, which the output lacks" in str(result.findings)
+    assert result.verdict is OutputVerdict.INCOMPLETE and "its columns title, which the output lacks" in str(
+        result.findings
+    )
 
 
 def test_inputs_that_are_gone_new_or_shorter(case: Case) -> None:
     (case.source / "sub/c.parquet").rename(case.source / "sub/d.parquet")
     result = case.verify()
     kinds = {Path(f.file).name: f.kind for f in result.findings}
-    assert kinds == {"c.parquet": Kind.INPUT, "d.parquet": Kind.INCOMPLETE} and result.verdict is Verdict.INCOMPLETE
+    assert (
+        kinds == {"c.parquet": FindingKind.INPUT, "d.parquet": FindingKind.INCOMPLETE}
+        and result.verdict is OutputVerdict.INCOMPLETE
+    )
     (case.source / "sub/d.parquet").unlink()
-    assert case.verify().verdict is Verdict.NO_INPUT
+    assert case.verify().verdict is OutputVerdict.NO_INPUT
     shutil.rmtree(case.source)
     gone = case.verify()
-    assert gone.verdict is Verdict.NO_INPUT and "does not exist" in only(gone).message
-    assert case.verify(compare=False).verdict is Verdict.VERIFIED
+    assert gone.verdict is OutputVerdict.NO_INPUT and "does not exist" in only(gone).message
+    assert case.verify(compare=False).verdict is OutputVerdict.VERIFIED
 
 
 def test_an_input_file_that_lost_rows_is_named(case: Case) -> None:
     write(case.source / "a.parquet", messy(90), row_group_size=20)
     result = case.verify()
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is OutputVerdict.INCOMPLETE
     assert any("rows 80..97 of a file that has only 90" in f.message for f in result.findings)
 
 
@@ -341,7 +346,7 @@ def forget(case: Case, number: int) -> None:
 def test_a_unit_that_nothing_counts_any_more_is_missed_by_the_plan(case: Case, compare: bool) -> None:
     forget(case, 2)
     finding = only(case.verify(compare=compare))
-    assert finding.kind is Kind.DAMAGE and "no unit holds its 20 rows" in finding.message
+    assert finding.kind is FindingKind.DAMAGE and "no unit holds its 20 rows" in finding.message
     assert finding.unit.startswith("rows 40..60 of") and finding.unit.endswith("a.parquet")
 
 
@@ -359,10 +364,10 @@ def test_an_output_that_is_not_finished_is_incomplete(case: Case) -> None:
     (case.out / "_SUCCESS").unlink()
     (case.out / "data/half.parquet").write_bytes(b"a worker is at it")
     result = case.verify()
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is OutputVerdict.INCOMPLETE
     assert any("20 of 137 planned rows are not committed" in f.message for f in result.findings)
     case.rewrite(0, lambda table: put(table, "path", 0, "yours"))
-    assert case.verify().verdict is Verdict.DAMAGED
+    assert case.verify().verdict is OutputVerdict.DAMAGED
 
 
 def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
@@ -374,14 +379,14 @@ def test_what_is_no_output_is_refused(tmp_path: Path) -> None:
 
 def test_remains_of_a_killed_worker_are_a_note(case: Case) -> None:
     (case.out / "data/.x.parquet.0123.tmp").write_bytes(b"x")
-    assert only(case.verify()).kind is Kind.NOTE
+    assert only(case.verify()).kind is FindingKind.NOTE
 
 
 def test_a_sample_opens_only_so_many_files_and_looks_at_all_names(case: Case) -> None:
     result = case.verify(sample=3)
-    assert (result.verdict, result.tally.units_read) == (Verdict.VERIFIED, 3)
+    assert (result.verdict, result.extent.units_read) == (OutputVerdict.VERIFIED, 3)
     case.data(UNITS - 1).unlink()
-    assert case.verify(sample=1).verdict is Verdict.DAMAGED
+    assert case.verify(sample=1).verdict is OutputVerdict.DAMAGED
 
 
 def older(facts: dict) -> None:

@@ -81,7 +81,10 @@ def read_books(output: OutputFolder) -> Books:
         books.job = _json(books, JOB, job)
         _finished(books, manifests, set(names))
     else:
-        books.records = [manifests[name] for name in sorted(manifests)]
+        known = marks(books.run) if books.run.get("fingerprint") else None
+        # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
+        records = [manifests[name] for name in sorted(manifests)]
+        books.records = [record for record in records if known is None or record.fingerprint in known]
         books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
     _check_records(books)
     _check_files(books)

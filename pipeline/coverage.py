@@ -89,17 +89,21 @@ def derived_plan(books: Books, inputs: Inputs, source: Storage) -> list[PlannedF
 
 
 def check_coverage(books: Books, plan: Sequence[PlannedFile]) -> list[Finding]:
-    """Each planned row is in one unit, and every unit is of a planned file."""
+    """Each planned row is in one unit, and every unit is of a planned file. In an output that is not finished, rows may
+    be missing, or stand in units that a rerun will drop."""
     job = books.output.path(JOB)
     findings: list[Finding] = []
     ranges: dict[str, list[tuple[int, int]]] = {}
     planned = {file.file.uri: file for file in plan}
     for unit in sorted((record.unit for record in books.records), key=lambda u: u.key):
         before = ranges.setdefault(unit.file.uri, [])
+        if not books.finished:
+            before.append((unit.start, unit.stop))
+            continue
         if unit.file.uri in planned and unit.file != planned[unit.file.uri].file:
             message = f"comes from another version of the file than the plan has: {unit.file.version}"
             findings.append(Finding(FindingKind.DAMAGE, job, message, str(unit)))
-        if unit.file.uri not in planned and (books.finished and books.plan is not None):
+        if unit.file.uri not in planned and books.plan is not None:
             findings.append(Finding(FindingKind.DAMAGE, job, "comes from a file that is not in the plan", str(unit)))
         if before and (unit.start < before[-1][1] or (unit.start, unit.stop) == before[-1]):
             other = Unit(unit.file, *before[-1])

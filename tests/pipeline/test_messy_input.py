@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import pytest
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema, SchemaError, ValueType
 from hpd_core.settings import DecoderSpec
-from pipeline.job import JobError, OutputOptions
+from pipeline.compose import compose
+from pipeline.config import load_config
+from pipeline.job import JobError, OutputOptions, UnitCaps
 from pipeline.manifest import OutputFolder
 from pipeline.reader import CatalogReader
 from pipeline.run import run
 from pipeline.storage import Storage
 from pipeline.text import TextTemplate
 from pipeline.verify import verify
-from tests.pipeline.fakes import PRODUCT, answer
+from tests.pipeline.fakes import PRODUCT, ByteEncoder, answer
 from tests.pipeline.helpers import assert_exact, inline, job, output_files, output_table, same, write
 from tests.pipeline.messy import FAMILY, TEXTS, strings, typed
 
@@ -44,6 +47,20 @@ def extracted(tmp_path: Path, **changes: Any) -> pa.Table:
     result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
     assert result.findings == () and result.extent.rows_compared == summary.rows_in
     return output_table(tmp_path / "out")
+
+
+@pytest.mark.parametrize("catalog", ["amazon-2023", "camera-listings", "promap"])
+def test_real_catalogs_come_through(
+    catalog: str, tmp_path: Path, repository: Path, real_data: Callable[[str], Path]
+) -> None:
+    config = repository / "conf" / f"{catalog}.yaml"
+    source = real_data(f"catalogs/{catalog}")
+    spec = compose(load_config(config), config, inputs=[str(source)], output=str(tmp_path / "out"), limit=2000)
+    decoder = Says(None, ValueStatus.ABSENT, "n/a")
+    summary = run(replace(spec, units=UnitCaps(rows=300), encoder_factory=ByteEncoder, decoder_factory=decoder))
+    assert summary.complete and summary.rows_ok > 0
+    result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
+    assert result.findings == () and result.extent.rows_compared == summary.rows_in > 100
 
 
 # 1. Types that differ between shards

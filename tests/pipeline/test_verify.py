@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.books import read_books
 from pipeline.commit import FACTS, to_parquet
+from pipeline.coverage import check_coverage
 from pipeline.findings import Finding, FindingKind, OutputVerdict, Verification
 from pipeline.job import JobError, OutputOptions
 from pipeline.manifest import OutputFolder
@@ -368,6 +369,21 @@ def test_an_output_that_is_not_finished_is_incomplete(case: Case) -> None:
     assert any("20 of 137 planned rows are not committed" in f.message for f in result.findings)
     case.rewrite(0, lambda table: put(table, "path", 0, "yours"))
     assert case.verify().verdict is OutputVerdict.DAMAGED
+
+
+def test_what_a_rerun_drops_is_no_damage_of_an_output_that_is_not_finished(case: Case) -> None:
+    (case.out / "_SUCCESS").unlink()
+    foreign = str(case.manifest(0).relative_to(case.out))
+    case.edit(foreign, lambda facts: facts.update(fingerprint="of a run that had committed nothing"))
+    result = case.verify()
+    assert result.verdict is OutputVerdict.INCOMPLETE and result.units == UNITS - 1
+    assert any("20 of 137 planned rows are not committed" in f.message for f in result.findings)
+
+    books = read_books(OutputFolder(str(case.out), Storage()))
+    twice = [*books.records, replace(books.records[0], unit=replace(books.records[0].unit, start=25))]
+    assert check_coverage(replace(books, records=twice), []) == []
+    [overlap] = check_coverage(replace(books, records=twice, finished=True), [])
+    assert "overlaps" in overlap.message
 
 
 def test_what_is_no_output_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jobs.judge import judge
 from jobs.label import label
 from jobs.review import app as review
 from jobs.validate import validate
+from jobs.verify import verify
 
 app = typer.Typer(
     name="hpd",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(extract)
 app.command()(validate)
+app.command()(verify)
 app.command()(evaluate)
 app.command()(calibrate)
 app.command()(compare)

@@ -39,6 +39,8 @@ class Exit(IntEnum):
     TOO_MANY_ERRORS = 3
     #: Rows are missing in the output; running the same command again continues.
     INCOMPLETE = 4
+    #: `hpd verify`: the output is not what its job committed.
+    DAMAGED = 5
     #: Ctrl-C, as shells count it.
     INTERRUPTED = 130
 

@@ -19,6 +19,7 @@ from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overri
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import RowFault
+from pipeline.partitions import with_partitions
 from pipeline.prepare import Prepared, Start, check_start, prepare
 from pipeline.reader import CatalogReader
 from pipeline.schema import conform
@@ -83,7 +84,8 @@ def probe(prepared: Prepared) -> Iterator[Document | RowFault]:
             for group in groups:
                 rows = min(PROBE_ROWS // (len(files) * len(groups)), plan.rows)
                 batch = next(parquet.iter_batches(batch_size=rows, row_groups=[group]))
-                yield from prepared.job.reader.documents(conform(pa.Table.from_batches([batch]), plan.schema))
+                table = with_partitions(pa.Table.from_batches([batch]), uri)
+                yield from prepared.job.reader.documents(conform(table, plan.schema))
 
 
 def spread(items: list[T], most: int) -> list[T]:

@@ -31,7 +31,7 @@ from pipeline.metrics import Metrics
 from pipeline.storage import StorageError
 from pipeline.units import Unit
 
-_FACTS = "hpd"  # key of the unit's facts in the footer of a data object
+FACTS = b"hpd"  # key of the unit's facts in the footer of a data object
 _RECEIPT = "receipt"
 
 
@@ -127,7 +127,7 @@ def to_parquet(table: pa.Table, facts: str) -> bytes:
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
         writer.write_table(table, row_group_size=max(1, table.num_rows))
-        writer.add_key_value_metadata({_FACTS: facts})
+        writer.add_key_value_metadata({FACTS: facts})
     return sink.getvalue()
 
 
@@ -138,7 +138,7 @@ def adopted(data: bytes, unit: Unit, schema: pa.Schema, fingerprint: str, uri: s
     """
     try:
         table = pq.read_table(io.BytesIO(data))
-        facts = json.loads(pq.read_metadata(io.BytesIO(data)).metadata[_FACTS.encode()])
+        facts = json.loads(pq.read_metadata(io.BytesIO(data)).metadata[FACTS])
         there = Unit.from_json(json.dumps(facts["unit"]))
         same = there.key == unit.key and facts["fingerprint"] == fingerprint
         metrics = Metrics.from_dict(facts["metrics"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.job import JobError, UnitCaps
+from pipeline.partitions import partitioned
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage
 from pipeline.units import InputFile, RowGroup, Unit, cut, first_rows
@@ -19,7 +21,7 @@ _FOOTER_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What planning needs of a Parquet file."""
+    """What planning needs of a Parquet file. schema: with the columns that its path adds."""
 
     file: InputFile
     schema: pa.Schema
@@ -49,6 +51,39 @@ class Plan:
     @property
     def rows(self) -> int:
         return sum(unit.rows for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """What a plan asks of one input file, as the job manifest keeps it.
+
+    rows: rows [0, rows) are planned; None where none are, since the file cannot be read or a limit ends before it.
+    skipped: row ranges of them that could not be read, in a job that may skip such.
+    """
+
+    file: InputFile
+    rows: int | None
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = {**asdict(self.file), "rows": self.rows}
+        return facts | ({"skipped": [list(r) for r in self.skipped]} if self.skipped else {})
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> PlannedFile:
+        file = InputFile(facts["uri"], facts["size"], facts["version"])
+        return cls(file, facts["rows"], tuple((start, stop) for start, stop in facts.get("skipped", ())))
+
+
+def planned_files(plan: Plan, left: Sequence[Unit]) -> list[PlannedFile]:
+    """What the `plan` asks of each file. left: units of it that are not committed."""
+    rows: dict[InputFile, int] = {}
+    for unit in plan.units:
+        rows[unit.file] = max(rows.get(unit.file, 0), unit.stop)
+    skipped: dict[InputFile, list[tuple[int, int]]] = {}
+    for unit in left:
+        skipped.setdefault(unit.file, []).append((unit.start, unit.stop))
+    return [PlannedFile(file, rows.get(file), tuple(sorted(skipped.get(file, ())))) for file in plan.files]
 
 
 def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: int | None) -> Plan:
@@ -83,7 +118,9 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             for field in schema:
                 pa.nulls(0, field.type).cast(plain(field.type))  # a type that cannot be unpacked is found now
-            return Footer(file, schema, tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups))
+            return Footer(
+                file, partitioned(schema, file.uri), tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups)
+            )
     except Exception as e:
         # Any failure of one file is that file's; the others go on.
         return BadFile(file, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else e!r}")

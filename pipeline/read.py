@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,10 @@ from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
 from pipeline.block import FailureKind, checked, failed, label
+from pipeline.file_rows import FileRows
+from pipeline.partitions import with_partitions
 from pipeline.storage import Storage
 from pipeline.units import Unit
-
-#: Rows decoded at once when the start of a unit is sought inside a row group; bounds memory, not the result.
-_STRIDE = 4096
 
 
 class UnitSource(Datasource):
@@ -38,14 +37,13 @@ class UnitSource(Datasource):
 
 
 def read_unit(unit: Unit, storage: Storage) -> pa.Table:
-    """The rows of `unit` under the file's own schema.
+    """The rows of `unit` under the file's own schema, with the columns that its path adds.
 
     Raises where the object is not, or no longer after the read, the version that was planned.
     """
     _check_version(unit, storage)
     with storage.open(unit.file.uri) as f, pq.ParquetFile(f, pre_buffer=True) as parquet:
-        parts = [_rows(parquet, *part) for part in _parts(parquet.metadata, unit)]
-        table = pa.concat_tables(parts or [parquet.schema_arrow.empty_table()])
+        table = with_partitions(FileRows(parquet).take(unit.start, unit.stop), unit.file.uri)
     _check_version(unit, storage)
     return table
 
@@ -68,29 +66,3 @@ def _check_version(unit: Unit, storage: Storage) -> None:
             f"{unit.file.uri} changed since it was planned: {unit.file.size} bytes, {unit.file.version} -> "
             f"{now.size} bytes, {now.version}"
         )
-
-
-def _parts(metadata: pq.FileMetaData, unit: Unit) -> Iterator[tuple[int, int, int]]:
-    """(row group, first row in it, end row in it) that make up the unit."""
-    at = 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        start, stop = max(unit.start - at, 0), min(unit.stop - at, rows)
-        if start < stop:
-            yield group, start, stop
-        at += rows
-    if unit.stop > at:
-        raise ValueError(f"{unit}: the file has only {at} rows")
-
-
-def _rows(parquet: pq.ParquetFile, group: int, start: int, stop: int) -> pa.Table:
-    """Rows [start, stop) of one row group, without holding what comes before them."""
-    kept, at = [], 0
-    for batch in parquet.iter_batches(batch_size=_STRIDE, row_groups=[group], use_threads=False):
-        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
-        if first < last:
-            kept.append(batch.slice(first, last - first))
-        at += batch.num_rows
-        if at >= stop:
-            break
-    return pa.Table.from_batches(kept, schema=kept[0].schema)

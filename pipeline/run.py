@@ -10,6 +10,7 @@ from pipeline.commit import commit
 from pipeline.job import JobSpec, Progress, RunSummary
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
+from pipeline.plan import planned_files
 from pipeline.prepare import Prepared, check_start, prepare
 from pipeline.promise import rows_committed
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
@@ -62,7 +63,9 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     facts = write_metrics(output, kept, rows_committed(plan.units, kept, left), done, complete)
     failures = [*bad, *_failures(left, work)]
     if complete:
-        output.finish(kept, dropped, {"fingerprint": fingerprint, "skipped": failures})
+        planned = [file.as_dict() for file in planned_files(plan, left)]
+        notes = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
+        output.finish(kept, dropped, notes)
     return summarise(
         output,
         facts,

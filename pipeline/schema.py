@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -48,6 +48,13 @@ def plain(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(type_):
         return plain(type_.value_type)
     return _rebuild(type_, [plain(child.type) for child in _children(type_)])
+
+
+def replaced(type_: pa.DataType, by: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
+    """`type_` with every type in it that is a key of `by` replaced."""
+    if type_ in by:
+        return by[type_]
+    return _rebuild(type_, [replaced(child.type, by) for child in _children(type_)])
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

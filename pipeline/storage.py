@@ -117,6 +117,15 @@ class Storage:
         names = (i["name"].rstrip("/") for i in infos if i["type"] == "file")
         return sorted(name.rpartition("/")[2] for name in names if name != path)
 
+    def sizes(self, uri: str) -> dict[str, int]:
+        """{path below the folder: bytes} of every file below it, hidden ones too; none where it does not exist."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            fs.invalidate_cache()
+            found = fs.find(path, detail=True) if fs.exists(path) else {}
+        prefix = path.rstrip("/") + "/"
+        return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
+
     def open(self, uri: str) -> IO[bytes]:
         """The object opened for reading with seeks."""
         fs, path = self.at(uri)

@@ -21,6 +21,7 @@ from pipeline.compose import catalog_reader
 from pipeline.config import load_config
 from pipeline.job import JobError, OutputOptions, RowFault, UnitCaps
 from pipeline.output import OutputColumns
+from pipeline.partitions import partitioned, with_partitions
 from pipeline.plan import make_plan
 from pipeline.reader import CatalogReader, python_rows
 from pipeline.schema import conform
@@ -102,14 +103,14 @@ def output_columns(reader: CatalogReader, options: OutputOptions) -> OutputColum
 def batches(
     storage: Storage, uri: str, wanted: Sequence[str], schema: pa.Schema
 ) -> Iterator[tuple[pa.Table, frozenset[str]]]:
-    """(rows with the wanted columns that `schema` has, columns that the file itself has), few rows at a time."""
+    """(rows with the wanted columns that `schema` has, columns that the file or its path has), few rows at a time."""
     names = [name for name in dict.fromkeys(wanted) if name in schema.names]
     target = pa.schema([schema.field(name) for name in names])
     with explained(uri), storage.open(uri) as file, pq.ParquetFile(file) as parquet:
-        there = frozenset(parquet.schema_arrow.names)
-        columns = [name for name in names if name in there]
+        there = frozenset(partitioned(parquet.schema_arrow, uri).names)
+        columns = [name for name in names if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
-            yield conform(pa.Table.from_batches([batch]), target), there
+            yield conform(with_partitions(pa.Table.from_batches([batch]), uri), target), there
 
 
 def cell_texts(attribute: Attribute, cell: object, tally: Tally, where: str) -> Known:

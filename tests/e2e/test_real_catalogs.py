@@ -15,6 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.manifest import OutputFolder
+from pipeline.storage import Storage
+from pipeline.verify import verify
+
 ROWS, UNIT = 12, 4
 #: Documents of these catalogs take up to 4,000 tokens: cut short here, which marks rows and changes nothing else.
 SMALL = ["decode.max_document_tokens=96", "pool.threads=1", f"units.rows={UNIT}"]
@@ -80,4 +84,6 @@ def test_a_killed_and_resumed_run_equals_an_undisturbed_one(
     again = finish(command(config, source, killed))
     assert 0 < again["model_calls"] < facts["model_calls"]
     assert committed(killed).equals(rows)
+    for output in (whole, killed):
+        assert verify(OutputFolder(str(output), Storage()), Storage()).findings == ()
     assert sorted(p.name for p in (killed / "data").iterdir()) == sorted(p.name for p in (whole / "data").iterdir())

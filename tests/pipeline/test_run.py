@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
 
 from pipeline.job import Progress
+from pipeline.manifest import OutputFolder
 from pipeline.run import run
+from pipeline.storage import Storage
+from pipeline.verify import verify
 from tests.pipeline.fakes import HANG, KILL, HashDecoders
 from tests.pipeline.helpers import SMALL_POOL, assert_exact, input_table, job, output_files, output_table, shards, write
-from tests.pipeline.messy import messy, unpacked
+from tests.pipeline.messy import TEXTS, messy, strings, typed, unpacked
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -172,3 +176,17 @@ def test_shards_without_rows_need_no_ray(tmp_path: Path, monkeypatch: pytest.Mon
     assert summary.complete and (summary.rows_in, summary.units) == (0, 2)
     assert output_table(tmp_path / "out").schema.field("pack_size").type == pa.int64()
     assert (tmp_path / "out/_SUCCESS").exists()
+
+
+def test_awkward_types_texts_and_bytes_survive_rays_object_store(tmp_path: Path) -> None:
+    """What tests/pipeline/test_messy_input.py tries one by one without Ray."""
+    source = tmp_path / "in"
+    write(source / "pack=007/a.parquet", typed(), row_group_size=17)
+    write(source / "pack=08/b.parquet", {"title": [*TEXTS.values(), *TEXTS.values()]}, row_group_size=20)
+    write(source / "c.parquet", pa.table({"title": strings(b"caf\xe9", b"fine", b"")}))
+    summary = run(job(tmp_path, source))
+    assert summary.complete and (summary.rows_in, summary.rows_error) == (45 + 2 * len(TEXTS) + 3, 2)
+    result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
+    assert result.findings == () and result.extent.rows_compared == summary.rows_in
+    packs = pa.concat_tables([pq.ParquetFile(path).read(["pack"]) for path in output_files(tmp_path / "out")])
+    assert sorted(map(str, packs.column("pack").to_pylist())) == ["007"] * 45 + ["08"] * 2 * len(TEXTS) + ["None"] * 3

@@ -1,0 +1,264 @@
+"""What an output folder says of itself, and whether its parts agree: run.json, job manifest, unit manifests,
+metrics.json and the listing of data/. Nothing in data/ is opened here."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from hpd_core.rows import RowStatus
+from pipeline.block import explain
+from pipeline.findings import Finding, FindingKind
+from pipeline.job import JobError
+from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.metrics import Metrics, total
+from pipeline.plan import PlannedFile
+from pipeline.resume import RUN, differences, marks
+from pipeline.summary import METRICS_FILE
+
+JOB = "_manifest/job.json"
+_THREADS = 16
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(slots=True)
+class Books:
+    """What the bookkeeping of an output says, as far as it can be read.
+
+    finished: whether `_SUCCESS` is there. run: run.json. records: the units that make up the output, by object name.
+    present: objects of them whose data file is there. plan: None where the output is older than recorded plans.
+    schema: of every data file; inputs: its input columns, the first so many of it.
+    """
+
+    output: OutputFolder
+    finished: bool
+    run: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+    records: list[UnitRecord] = field(default_factory=list)
+    present: set[str] = field(default_factory=set)
+    plan: list[PlannedFile] | None = None
+    schema: pa.Schema | None = None
+    input_columns: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> Metrics:
+        return total(record.metrics for record in self.records)
+
+    @property
+    def limit(self) -> int | None:
+        """Of the run, as its configuration says."""
+        limit = self.job.get("limit", (self.run.get("config") or {}).get("input", {}).get("limit"))
+        return int(limit) if limit is not None else None
+
+    def damage(self, file: str, message: str, unit: object = "") -> None:
+        self.findings.append(Finding(FindingKind.DAMAGE, self.output.path(file), message, str(unit)))
+
+    def incomplete(self, file: str, message: str, unit: object = "") -> None:
+        self.findings.append(Finding(FindingKind.INCOMPLETE, self.output.path(file), message, str(unit)))
+
+
+def read_books(output: OutputFolder) -> Books:
+    """Reads and checks the bookkeeping of the output. Raises `JobError` where the folder is not a job's output, and
+    `StorageError` where the store cannot be read."""
+    books = Books(output, output.is_finished())
+    listed = output.storage.names(output.path("_manifest/units"))
+    names = [n.removesuffix(".json") for n in listed if n.endswith(".json") and not n.startswith(".")]
+    run, job = (output.storage.read(output.path(name)) for name in (RUN, JOB))
+    if run is None and job is None and not names:
+        raise JobError(f"{output.uri}: not the output of a job: it has neither {RUN} nor _manifest")
+    books.run = _json(books, RUN, run)
+    _read_schema(books)
+    manifests = _manifests(books, names)
+    if books.finished:
+        books.job = _json(books, JOB, job)
+        _finished(books, manifests, set(names))
+    else:
+        known = marks(books.run) if books.run.get("fingerprint") else None
+        # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
+        records = [manifests[name] for name in sorted(manifests)]
+        books.records = [record for record in records if known is None or record.fingerprint in known]
+        books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
+    _check_records(books)
+    _check_files(books)
+    if books.finished:
+        _check_metrics(books)
+    return books
+
+
+def _json(books: Books, name: str, raw: bytes | None) -> dict[str, Any]:
+    """A bookkeeping file; empty, with a finding, where it is missing or no JSON object."""
+    if raw is None:
+        books.damage(name, "is missing")
+        return {}
+    try:
+        facts = json.loads(raw)
+        if not isinstance(facts, dict):
+            raise ValueError("no object")
+        return facts
+    except ValueError as e:
+        books.damage(name, f"cannot be read: not a JSON object ({e})")
+        return {}
+
+
+def _read_schema(books: Books) -> None:
+    if not books.run:
+        return
+    try:
+        raw = base64.b64decode(books.run["output_schema_arrow"])
+        schema = pa.ipc.read_schema(pa.py_buffer(raw))
+        # What decoding adds begins with the column of the first attribute.
+        first = books.run["facts"]["schemas"][0]["attributes"][0]["column"]
+        books.input_columns, books.schema = schema.names.index(first), schema
+    except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException) as e:
+        books.damage(RUN, f"cannot be read: {explain(e)}")
+
+
+def _manifests(books: Books, names: Iterable[str]) -> dict[str, UnitRecord]:
+    """The unit manifests that can be read, by object name."""
+
+    def read(name: str) -> UnitRecord | Exception | None:
+        raw = books.output.storage.read(books.output.record(name))
+        try:
+            return None if raw is None else _record(json.loads(raw))
+        except _UNREADABLE as e:
+            return e
+
+    names = sorted(names)
+    found: dict[str, UnitRecord] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for name, record in zip(names, threads.map(read, names), strict=True):
+            where = f"_manifest/units/{name}.json"
+            if isinstance(record, Exception):
+                books.damage(where, f"cannot be read: {explain(record)}")
+            elif record is not None:
+                if record.object != name:
+                    books.damage(where, f"is the manifest of another object, {record.object}", record.unit)
+                found[name] = record
+    return found
+
+
+def _record(facts: Any) -> UnitRecord:
+    """One unit's manifest, its numbers looked at as well; raises one of `_UNREADABLE`."""
+    record = UnitRecord.from_json(json.dumps({k: v for k, v in facts.items() if k != "data"}))
+    counts = [*record.metrics.rows.values(), *record.metrics.values.values(), *record.metrics.decode.as_dict().values()]
+    numbers = [record.size, record.unit.start, record.unit.stop, *counts, *record.metrics.seconds.values()]
+    if not all(isinstance(n, int | float) for n in numbers):
+        raise ValueError("a count is no number")
+    for status in record.metrics.rows:
+        RowStatus(status)
+    return record
+
+
+def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collection[str]) -> None:
+    """Fills in the records that the job manifest lists, each of which must have an equal manifest of its own.
+
+    names: of the unit manifests that are there, readable or not.
+    """
+    for number, facts in enumerate(books.job.get("objects", ())):
+        try:
+            listed = _record(facts)
+        except _UNREADABLE as e:
+            books.damage(JOB, f"objects[{number}] cannot be read: {explain(e)}")
+            continue
+        books.records.append(listed)
+        where = f"_manifest/units/{listed.object}.json"
+        if facts.get("data") != f"data/{listed.object}.parquet":
+            books.damage(JOB, f"objects[{number}] names the data file {facts.get('data')!r}", listed.unit)
+        own = manifests.get(listed.object)
+        if own is None and listed.object not in names:  # one that cannot be read is told already
+            books.damage(where, "is missing, and the job manifest lists it", listed.unit)
+        elif own is not None and own != listed:
+            changes = "; ".join(line.strip() for line in differences(listed.as_dict(), own.as_dict()))
+            books.damage(where, f"differs from the job manifest: {changes}", listed.unit)
+    if not books.job:
+        books.records = [manifests[name] for name in sorted(manifests)]
+        return
+    if "objects" not in books.job:
+        books.damage(JOB, "has no list of objects")
+    for name in sorted(set(manifests) - {r.object for r in books.records}):
+        books.damage(f"_manifest/units/{name}.json", "is not in the job manifest", manifests[name].unit)
+    if "plan" in books.job:
+        try:
+            books.plan = [PlannedFile.from_dict(facts) for facts in books.job["plan"]]
+        except (KeyError, TypeError, ValueError) as e:
+            books.damage(JOB, f"its plan cannot be read: {explain(e)}")
+
+
+def _check_records(books: Books) -> None:
+    known = marks(books.run) if books.run.get("fingerprint") else frozenset()
+    seen: set[str] = set()
+    for record in books.records:
+        where = f"_manifest/units/{record.object}.json"
+        if record.object in seen:
+            books.damage(JOB, f"lists {record.object} twice", record.unit)
+        seen.add(record.object)
+        if known and record.fingerprint not in known:
+            books.damage(where, f"its fingerprint {record.fingerprint} is not one of {RUN}'s", record.unit)
+        if record.object != record.unit.object_name(record.fingerprint):
+            books.damage(where, f"its unit's object is {record.unit.object_name(record.fingerprint)}", record.unit)
+        if record.metrics.rows_in != record.unit.rows:
+            books.damage(where, f"counts {record.metrics.rows_in} rows for {record.unit.rows}", record.unit)
+
+
+def _check_files(books: Books) -> None:
+    """Every listed file is there with its size, and no other, hidden ones apart, which readers pass over."""
+    sizes = books.output.storage.sizes(books.output.path("data"))
+    for record in books.records:
+        name = f"{record.object}.parquet"
+        size = sizes.pop(name, None)
+        if size is None:
+            # A rerun finds it missing as well, where the job has not ended.
+            tell = books.damage if books.finished else books.incomplete
+            tell(f"data/{name}", "is missing", record.unit)
+            continue
+        books.present.add(record.object)
+        if size != record.size:
+            books.damage(f"data/{name}", f"has {size} bytes, not the {record.size} of its manifest", record.unit)
+    for name in sorted(sizes):
+        if any(part.startswith((".", "_")) for part in name.split("/")):
+            message = "is left over from a worker that was killed; readers pass over it, and it may be removed"
+            books.findings.append(Finding(FindingKind.NOTE, books.output.path(f"data/{name}"), message))
+        elif books.finished:
+            books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
+
+
+def _check_metrics(books: Books) -> None:
+    """The totals in the job manifest and in metrics.json are the sums over the units."""
+    metrics = books.metrics
+    for name in ("rows_in", "rows_ok", "rows_error"):
+        if books.job and books.job.get(name) != getattr(metrics, name):
+            books.damage(JOB, f"{name} is {books.job.get(name)}, and its units have {getattr(metrics, name)}")
+    stored = _json(books, METRICS_FILE, books.output.storage.read(books.output.path(METRICS_FILE)))
+    if not stored:
+        return
+    if stored.get("complete") is not True:
+        books.damage(METRICS_FILE, "does not say that the output is complete")
+    sums = {name: getattr(metrics, name) for name in ("rows_in", "rows_ok", "rows_error")} | metrics.as_dict()
+    for line in _unequal(stored, {"units": len(books.records)} | sums):
+        books.damage(METRICS_FILE, line)
+
+
+def _unequal(stored: Mapping[str, Any], wanted: Mapping[str, Any], path: str = "") -> list[str]:
+    """One line per number that is not the units' sum. A count that an older version did not know yet is 0; seconds are
+    rounded in each unit."""
+    lines: list[str] = []
+    for key, sum_ in wanted.items():
+        value = stored.get(key, {} if isinstance(sum_, Mapping) else 0)
+        where = f"{path}.{key}".lstrip(".")
+        if isinstance(sum_, Mapping) and isinstance(value, Mapping):
+            lines += _unequal(value, sum_, where)
+            lines += [f"{where}.{k} is {value[k]}, which no unit counts" for k in value if k not in sum_ and value[k]]
+        elif isinstance(sum_, float) and isinstance(value, int | float):
+            if not math.isclose(value, sum_, rel_tol=1e-4, abs_tol=1e-3):
+                lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
+        elif value != sum_:
+            lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
+    return lines

@@ -1,0 +1,77 @@
+"""Row ranges of one Parquet file, decoded in small batches: what lies before a range is passed over, never held."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: Rows and uncompressed bytes decoded at once; they bound memory, not the result.
+STRIDE = 4096
+STRIDE_BYTES = 32 * 2**20
+
+
+class FileRows:
+    """Rows of an open Parquet file. Ranges asked for in ascending order decode each row group once.
+
+    columns: names of those to read, None for all.
+    """
+
+    def __init__(self, parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> None:
+        self._parquet = parquet
+        self._columns = None if columns is None else list(columns)
+        sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
+        self._edges = list(itertools.accumulate(sizes, initial=0))  # first row of each row group, and the end
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._stop = 0  # first row behind the open row group
+        self._batch: pa.RecordBatch | None = None
+        self._at = 0  # first row of `_batch`
+
+    @property
+    def rows(self) -> int:
+        return self._edges[-1]
+
+    def take(self, start: int, stop: int) -> pa.Table:
+        """Rows [start, stop) under the file's own schema; raises `ValueError` where the file has fewer."""
+        if stop > self.rows:
+            raise ValueError(f"rows {start}..{stop} of a file that has only {self.rows} rows")
+        parts = []
+        while start < stop:
+            batch = self._holding(start)
+            first = start - self._at
+            part = batch.slice(first, min(stop - start, batch.num_rows - first))
+            parts.append(part)
+            start += part.num_rows
+        if not parts:
+            return self._parquet.schema_arrow.empty_table()
+        return pa.Table.from_batches(parts, schema=parts[0].schema)
+
+    def _holding(self, row: int) -> pa.RecordBatch:
+        """The batch that `row` is in."""
+        if self._batch is None or not self._at <= row < self._stop:
+            self._open(row)
+        assert self._batch is not None
+        while row >= self._at + self._batch.num_rows:
+            self._at += self._batch.num_rows
+            self._batch = self._next()
+        return self._batch
+
+    def _open(self, row: int) -> None:
+        """Begins the row group that `row` is in."""
+        group = bisect_right(self._edges, row) - 1
+        facts = self._parquet.metadata.row_group(group)
+        stride = max(1, min(STRIDE, STRIDE_BYTES * facts.num_rows // max(1, facts.total_byte_size)))
+        self._batches = self._parquet.iter_batches(
+            batch_size=stride, row_groups=[group], columns=self._columns, use_threads=False
+        )
+        self._at, self._stop = self._edges[group], self._edges[group + 1]
+        self._batch = self._next()
+
+    def _next(self) -> pa.RecordBatch:
+        batch = next(self._batches, None)
+        if batch is None:
+            raise ValueError(f"a row group ends at row {self._at}, before its {self._stop}")
+        return batch

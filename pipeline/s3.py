@@ -1,13 +1,13 @@
-"""What the door to files sets on s3fs and reads from its errors: tries, time limits, error codes. Knows no object.
+"""S3 behind the door to files: s3fs with bounded tries and times, and what its errors mean.
 
 Who retries what (s3fs 2026.9 on botocore 1.43), so that nothing here has to:
-- botocore sends a request again where no answer came, or 500, 502, 503, 504 or a throttling code did, with random waits
-  of up to 1, 2, 4, 8 s. Its client has a quota of retries that successes fill again: behind a store that refuses
-  everything the tries become fewer.
+- botocore sends a request again where no answer came, or 500, 502, 503, 504 or 429 did, with random waits of up to 1,
+  2, 4, 8 s. Its newer mode "standard" has a quota of retries for all requests of a client: behind a store that
+  throttles for a minute there soon are none, and a batch job would rather wait.
 - s3fs runs a whole call again after connections that broke and SlowDown, and where the body of an answer ends early,
   which botocore never sees. Around reads it does so twice, one inside the other.
 So a call that is refused every time ends after TRIES requests (500, no connection), twice as many (SlowDown), at most
-four times as many (a read that is accepted and never answered): 15 s, 30 s, six minutes at most.
+four times as many (a read that is never answered): after 15 s, 30 s, six minutes at most.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import fsspec
+from fsspec import AbstractFileSystem
 
 TRIES = 5
-#: s3fs's own tries, five by default, multiply with botocore's.
-_CALLS = 2
-_CLIENT = {"retries": {"mode": "standard", "total_max_attempts": TRIES}}
+_CLIENT = {"retries": {"mode": "legacy", "total_max_attempts": TRIES}}
 
 #: The store's own fault, or one on the way: the same request may succeed later.
 _PASSING = frozenset(
@@ -42,19 +40,21 @@ _EXISTS = frozenset(["PreconditionFailed", "412"])
 _PERHAPS_EXISTS = frozenset(["ConditionalRequestConflict", "OperationAborted", "409", "NoSuchUpload"])
 
 
-def options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """s3fs's options: those `given`, and ours where they say nothing.
+def filesystem(given: Mapping[str, Any]) -> AbstractFileSystem:
+    """The filesystem of the storage options `given`, with our options where they say nothing.
 
     One request at a time inside a call: an upload that fails leaves no part under way behind its abort, and a read
     whose body ends early is tried again.
     """
+    from pipeline.bounded_s3fs import BoundedS3  # brings s3fs in, half a second that local files need not wait for
+
     client = _CLIENT | dict(given.get("config_kwargs") or {})
-    return {"use_listings_cache": False, "max_concurrency": 1} | dict(given) | {"config_kwargs": client}
+    ours = {"use_listings_cache": False, "max_concurrency": 1}
+    return BoundedS3(**ours | dict(given) | {"config_kwargs": client})
 
 
-def settle(fs: fsspec.AbstractFileSystem) -> None:
-    """Bounds s3fs's own tries, which are an attribute and no option."""
-    fs.retries = _CALLS
+def is_s3(fs: AbstractFileSystem) -> bool:
+    return "s3" in fs.protocol
 
 
 def exists(error: BaseException) -> bool:

@@ -54,19 +54,14 @@ class Storage:
     def at(self, uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
         """The filesystem of `uri` and the path inside it."""
         scheme = uri.partition("://")[0] if "://" in uri else "file"
-        options = dict(self.options)
-        if scheme in ("s3", "s3a"):
-            uri = "s3" + uri[len(scheme) :]
-            options = s3.options(options)
-        elif scheme == "file":
-            options = {}
         try:
-            fs, path = cast("tuple[fsspec.AbstractFileSystem, str]", url_to_fs(uri, **options))
+            if scheme in ("s3", "s3a"):
+                fs = s3.filesystem(self.options)
+                return fs, fs._strip_protocol(uri)
+            options = {} if scheme == "file" else dict(self.options)
+            return cast("tuple[fsspec.AbstractFileSystem, str]", url_to_fs(uri, **options))
         except (ValueError, ImportError, TypeError) as e:
             raise JobError(f"{uri}: {e}") from e
-        if _is_s3(fs):
-            s3.settle(fs)
-        return fs, path
 
     def absolute(self, uri: str) -> str:
         """`uri` in the one form that identities use: a full URI, or an absolute path for local files."""
@@ -94,11 +89,13 @@ class Storage:
                     raise JobError(f"input {uri}: the pattern matches no file")
             else:
                 # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
-                found = [i for i in fs.find(path, detail=True).values() if i["type"] == "file"]
+                # Consoles mark a folder by an empty object whose name ends with a slash.
+                infos = fs.find(path, detail=True).values()
+                found = [i for i in infos if i["type"] == "file" and not i["name"].endswith("/")]
                 if not found:
                     kind = "holds no file" if fs.exists(path) else "does not exist"
                     raise JobError(f"input {uri}: {kind}")
-                if [i["name"].rstrip("/") for i in found] != [path.rstrip("/")]:
+                if [i["name"] for i in found] != [path.rstrip("/")]:
                     found = [i for i in found if _is_data(i["name"].removeprefix(path).lstrip("/"))]
                     if not found:
                         raise JobError(f"input {uri}: holds no Parquet file ({', '.join(PARQUET_SUFFIXES)})")
@@ -116,7 +113,7 @@ class Storage:
             raise (e.__cause__ if isinstance(e.__cause__, FileNotFoundError) else e) from None
 
     def names(self, uri: str) -> list[str]:
-        """Names of the files directly in a folder, sorted; none where it is not there, an error where its bucket is not."""
+        """Names of the files directly in a folder, sorted; none where it is not there. A missing bucket is an error."""
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
@@ -209,13 +206,9 @@ def explained(uri: str) -> Iterator[None]:
         raise kind(f"{uri}: {type(e).__name__}: {e}") from e
 
 
-def _is_s3(fs: fsspec.AbstractFileSystem) -> bool:
-    return "s3" in fs.protocol
-
-
 def _cut(fs: fsspec.AbstractFileSystem) -> dict[str, int]:
     """s3fs writes an object in one PUT below two chunks."""
-    return {"chunksize": ONE_PUT // 2} if _is_s3(fs) else {}
+    return {"chunksize": ONE_PUT // 2} if s3.is_s3(fs) else {}
 
 
 def _is_data(relative: str) -> bool:

@@ -7,6 +7,9 @@ import pytest
 
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.server import Server, binary, running
+from tests.pipeline.conftest import cluster
+
+__all__ = ["cluster"]  # a fixture of tests/pipeline: one small Ray for all tests of a module
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,11 @@ signature stays valid, and its answer refused, delayed, cut or lost as a test as
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
@@ -42,23 +41,24 @@ class Kind(StrEnum):
 class Fault:
     """operation: S3's name, such as GetObject. key: pattern of `bucket/key`, for lists of `bucket/prefix`.
 
-    times: so many requests, None for all of them. share: of the requests, drawn with a fixed seed. seconds: of a delay.
+    times: so many requests, None for all of them. every: only each so manieth that matches. seconds: of a delay.
     """
 
     kind: Kind
     operation: str = "*"
     key: str = "*"
     times: int | None = None
-    share: float = 1.0
+    every: int = 1
     seconds: float = 2.0
     struck: int = 0
-    _random: random.Random = field(default_factory=lambda: random.Random(7), repr=False)
+    _matched: int = 0
 
     def strikes(self, operation: str, key: str) -> bool:
         """Whether this request is hit, and counts it."""
         if not fnmatchcase(operation, self.operation) or not fnmatchcase(key, self.key):
             return False
-        if (self.times is not None and self.struck >= self.times) or self._random.random() >= self.share:
+        self._matched += 1
+        if self._matched % self.every or (self.times is not None and self.struck >= self.times):
             return False
         self.struck += 1
         return True
@@ -99,7 +99,10 @@ class Proxy:
         operation, key = _operation(request)
         self.seen[operation] += 1
         fault = next((f for f in self.faults if f.strikes(operation, key)), None)
-        body = await request.read()
+        if "Expect" in request.headers:
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        body = await request.content.read()  # `request.read` has a limit
         kind = fault.kind if fault else None
         if kind is Kind.ERROR:
             return _refusal(request, 500, "InternalError", "We encountered an internal error. Please try again.")

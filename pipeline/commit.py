@@ -121,7 +121,7 @@ def commit(
         return Receipt(unit, record, fresh=True)
     # What is there may be this very record: the answer to the write may have been lost.
     there = output.read_record(name) or record
-    return Receipt(unit, there, fresh=there == record)
+    return Receipt(unit, there, fresh=there.as_dict() == record.as_dict())
 
 
 def to_parquet(table: pa.Table, facts: str) -> bytes:

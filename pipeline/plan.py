@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import s3
-from pipeline.block import RESERVED_PREFIX
+from pipeline.block import RESERVED_PREFIX, explain
 from pipeline.job import JobError, UnitCaps
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage, explained
@@ -92,7 +92,7 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
             with explained(file.uri):
                 raise
         # Any other failure of one file is that file's; the others go on.
-        return BadFile(file, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else e!r}")
+        return BadFile(file, explain(e))
 
 
 def check_names(input_columns: Collection[str], kept: Collection[str] | None, output_columns: dict[str, str]) -> None:

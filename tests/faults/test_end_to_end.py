@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from pipeline.run import run
+from pipeline.storage import StorageError
 from tests.faults.jobs import assert_exact_in_store, catalog, s3_job, stored
 from tests.faults.proxy import Fault, Kind, Proxy
-from tests.faults.server import INPUT, OUTPUT, SECRETS, Server, options
+from tests.faults.server import INPUT, OUTPUT, READER, SECRETS, WRITER, Server, options
 from tests.pipeline.fakes import HashDecoders
 
 
+@pytest.mark.slow
 def test_a_killed_driver_loses_and_doubles_nothing(
     server: Server, tmp_path: Path, repository: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -48,6 +50,44 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     assert_exact_in_store(server, "killed", source, tmp_path)
     decoded = sum(HashDecoders(tmp_path / "second.log").calls())
     assert 0 < decoded <= 240 - 20 * committed  # what was committed is not computed again
+
+
+@pytest.mark.parametrize(
+    ("place", "bucket", "secret", "reason"),
+    [
+        ("input", INPUT, "wS3cr3t-wrong-3f3f3f3f", "signature"),
+        ("output", OUTPUT, "wS3cr3t-wrong-3f3f3f3f", "signature"),
+        ("input", "no-such-bucket", WRITER[1], "bucket does not exist"),
+        ("output", "no-such-bucket", WRITER[1], "bucket does not exist"),
+    ],
+)
+def test_a_store_that_refuses_ends_the_command_at_once(
+    server: Server, tmp_path: Path, repository: Path, place: str, bucket: str, secret: str, reason: str
+) -> None:
+    places = {
+        "input": str(repository / "samples/catalog"),
+        "output": str(tmp_path / "out"),
+        place: f"s3://{bucket}/a b",
+    }
+    storage = json.dumps(options(server.endpoint, (WRITER[0], secret)))
+    command = ["extract", "--config", str(repository / "conf/quickstart.yaml"), "--set", f"{place}.storage={storage}"]
+    command += ["--input", places["input"], "--output", places["output"]]
+    started = time.monotonic()
+    ended = CliRunner().invoke(app, command)
+    assert time.monotonic() - started < 30
+    assert ended.exit_code == 2 and not (tmp_path / "out").exists()
+    assert f"error: s3://{bucket}/a b" in ended.output and reason in ended.output
+    assert secret not in ended.output
+
+
+def test_an_output_that_may_not_be_written_is_refused_before_anything_starts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog(server, tmp_path, "readonly", count=1)
+    monkeypatch.setattr("pipeline.drive.cluster", None)
+    spec = s3_job(tmp_path, server.endpoint, "readonly", storage=options(server.endpoint, READER))
+    with pytest.raises(StorageError, match=f"s3://{OUTPUT}/readonly/run.json: PermissionError: Access Denied"):
+        run(spec)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -84,7 +124,7 @@ def test_a_unit_that_cannot_be_written_is_named_and_done_once_it_can(
     spec = s3_job(tmp_path, proxy.endpoint, "refused", storage=options(proxy.endpoint, retries=retries))
     monkeypatch.setattr("jobs.extract.compose", lambda *_, **__: spec)
     command = ["extract", "--config", str(repository / "conf/quickstart.yaml")]
-    fault = proxy.add(Fault(Kind.ERROR, "PutObject", f"{OUTPUT}/refused/data/part-0001-*-000000000020-*"))
+    fault = proxy.add(Fault(Kind.ERROR, "PutObject", f"{OUTPUT}/refused/data/part-0001-*-000000000020-000000000040-*"))
     started = time.monotonic()
 
     ended = CliRunner().invoke(app, command)

@@ -99,9 +99,8 @@ class Proxy:
         operation, key = _operation(request)
         self.seen[operation] += 1
         fault = next((f for f in self.faults if f.strikes(operation, key)), None)
-        if "Expect" in request.headers:
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
+        if "Expect" in request.headers:  # the door waits for no go-ahead: see pipeline.bounded_s3fs
+            return _refusal(request, 417, "ExpectationFailed", "This proxy gives no go-ahead.")
         body = await request.content.read()  # `request.read` has a limit
         kind = fault.kind if fault else None
         if kind is Kind.ERROR:

@@ -126,6 +126,30 @@ def test_a_missing_bucket_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -
     assert folder.read_json("run.json") is None and folder.data_files() == []
 
 
+@pytest.mark.parametrize("code", ["NoSuchUpload", "ConditionalRequestConflict", "409"])
+@pytest.mark.parametrize("there", [True, False])
+def test_after_an_answer_that_leaves_it_open_the_store_is_asked(
+    monkeypatch: pytest.MonkeyPatch, code: str, there: bool
+) -> None:
+    """An upload is unknown once it was completed; two conditional writes at once may both be refused."""
+
+    class Store:
+        protocol = "s3"
+
+        def pipe_file(self, *_: object, **__: object) -> None:
+            raise answered(code)
+
+        def exists(self, path: str) -> bool:
+            return there
+
+    monkeypatch.setattr(Storage, "at", lambda self, uri: (Store(), uri))
+    if there:
+        assert Storage().create("s3://bucket/x", b"1") is False
+    else:
+        with pytest.raises(StorageError, match="s3://bucket/x: OSError"):
+            Storage().create("s3://bucket/x", b"1")
+
+
 def _failing(uri: str, part: str, error: Exception) -> Any:
     if part in uri:
         raise error

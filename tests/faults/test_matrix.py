@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -48,6 +48,13 @@ class Outcome:
 @pytest.fixture(autouse=True)
 def small_puts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.storage.ONE_PUT", SMALL_PUT)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(server: Server) -> Iterator[None]:
+    """Other tests find no trace of what `abandoned` finds."""
+    yield
+    server.client().clear_multipart_uploads(OUTPUT)
 
 
 def impatient(endpoint: str, wait: float = 1.0) -> Storage:

@@ -21,7 +21,7 @@ from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
 from pipeline import job
-from pipeline.storage import StorageError
+from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
 #: Seconds between progress lines where stderr is no terminal.
@@ -37,7 +37,7 @@ class Exit(IntEnum):
     INPUT = 2
     #: Complete, but a larger share of rows ended in error than the configuration allows.
     TOO_MANY_ERRORS = 3
-    #: Rows are missing in the output; running the same command again continues.
+    #: Rows are missing in the output, or a store did not answer; running the same command again continues.
     INCOMPLETE = 4
     #: `hpd verify`: the output is not what its job committed.
     DAMAGED = 5
@@ -46,7 +46,8 @@ class Exit(IntEnum):
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Turns errors that are the user's to mend into one message on stderr and exit code 2."""
+    """Turns errors that are the user's to mend into one message on stderr and exit code 2, a store that does not answer
+    into exit code 4."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -60,7 +61,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 raise
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
-            raise typer.Exit(Exit.INPUT) from error
+            passing = isinstance(error, StoreUnavailableError)
+            raise typer.Exit(Exit.INCOMPLETE if passing else Exit.INPUT) from error
 
     return wrapped
 

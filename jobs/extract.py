@@ -22,7 +22,8 @@ def extract(
 ) -> None:
     """Extract attribute values of every row of a catalog. Run it again to continue after an interruption.
 
-    Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than allowed, 4 incomplete.
+    Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than allowed,
+    4 incomplete, or a store did not answer.
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)

@@ -33,6 +33,8 @@ class FailureKind(StrEnum):
     """Which stage failed a unit."""
 
     READ = "read"
+    #: The store gave no answer to any try of reading the unit: nothing is known against the file.
+    STORE = "store"
     TOKENIZE = "tokenize"
     DECODE = "decode"
     #: The decoder or its tokenizer cannot be loaded: no unit can succeed.

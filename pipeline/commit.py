@@ -119,7 +119,9 @@ def commit(
     record = UnitRecord(unit, name, fingerprint, len(data), hashlib.sha256(data).hexdigest(), metrics)
     if output.storage.create(output.record(name), record.to_json().encode()):
         return Receipt(unit, record, fresh=True)
-    return Receipt(unit, output.read_record(name) or record)
+    # What is there may be this very record: the answer to the write may have been lost.
+    there = output.read_record(name) or record
+    return Receipt(unit, there, fresh=there.as_dict() == record.as_dict())
 
 
 def to_parquet(table: pa.Table, facts: str) -> bytes:

@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import s3
+from pipeline.block import explain
 from pipeline.job import JobError, UnitCaps
 from pipeline.partitions import partitioned
 from pipeline.schema import plain, unify
-from pipeline.storage import Storage
+from pipeline.storage import Storage, explained
 from pipeline.units import InputFile, RowGroup, Unit, cut, first_rows
 
 _FOOTER_THREADS = 16
@@ -90,7 +92,8 @@ def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: in
     """Lists the inputs, reads every footer, unifies the schemas and cuts the files into units.
 
     Files come in the order of `inputs`, within one input by URI; one that two inputs name is taken once. Raises
-    `JobError` for an input that is not there, for schemas without a common type, and where no file can be read.
+    `JobError` for an input that is not there, for schemas without a common type, and where no file can be read;
+    `StoreUnavailableError` where a store does not answer: a plan over some of the files might get another schema.
     """
     files = list({file.uri: file for uri in inputs for file in storage.find(uri)}.values())
     with ThreadPoolExecutor(_FOOTER_THREADS) as threads:
@@ -109,7 +112,7 @@ def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: in
 
 
 def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
-    """The footer of one file, or why it cannot be read."""
+    """The footer of one file, or what is wrong with it. Raises `StoreUnavailableError` where its store is at fault."""
     if not file.size:
         return BadFile(file, "the file has 0 bytes")
     try:
@@ -122,5 +125,8 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
                 file, partitioned(schema, file.uri), tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups)
             )
     except Exception as e:
-        # Any failure of one file is that file's; the others go on.
-        return BadFile(file, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else e!r}")
+        if s3.is_passing(e):
+            with explained(file.uri):
+                raise
+        # Any other failure of one file is that file's; the others go on.
+        return BadFile(file, explain(e))

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
-from pipeline.block import FailureKind, checked, failed, label
+from pipeline import s3
+from pipeline.block import FailureKind, checked, explain, failed, label
 from pipeline.file_rows import FileRows
 from pipeline.partitions import with_partitions
 from pipeline.storage import Storage
@@ -50,7 +51,16 @@ def read_unit(unit: Unit, storage: Storage) -> pa.Table:
 
 def _read_block(unit: Unit, storage: Storage) -> Iterable[pa.Table]:
     seed = failed(unit, FailureKind.READ, "not read")
-    yield checked(FailureKind.READ, unit, seed, lambda u, _: label(read_unit(u, storage), u))
+    yield checked(FailureKind.READ, unit, seed, lambda u, _: _labelled(u, storage))
+
+
+def _labelled(unit: Unit, storage: Storage) -> pa.Table:
+    try:
+        return label(read_unit(unit, storage), unit)
+    except Exception as e:
+        if not s3.is_passing(e):
+            raise
+        return failed(unit, FailureKind.STORE, explain(e))  # which no policy for bad files may skip
 
 
 def _metadata(unit: Unit) -> BlockMetadata:

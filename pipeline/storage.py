@@ -21,10 +21,11 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from hpd_core.folders import unwritable
+from pipeline import s3
 from pipeline.job import JobError
 from pipeline.units import InputFile
 
-#: One PUT up to this many bytes; fsspec's s3 door sends larger objects in parts, still created under a condition.
+#: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
 ONE_PUT = 64 * 2**20
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = frozenset("*?[")
@@ -36,6 +37,10 @@ _CLAIM_SECONDS = 10.0
 
 class StorageError(OSError):
     """A store or file that cannot be used; the message names the URI and the reason, never a credential."""
+
+
+class StoreUnavailableError(StorageError):
+    """A store that gave no answer, or only excuses, to any try: the same may succeed later."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,11 @@ class Storage:
     def at(self, uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
         """The filesystem of `uri` and the path inside it."""
         scheme = uri.partition("://")[0] if "://" in uri else "file"
-        options = dict(self.options)
-        if scheme in ("s3", "s3a"):
-            uri = "s3" + uri[len(scheme) :]
-            options.setdefault("use_listings_cache", False)
-        elif scheme == "file":
-            options = {}
         try:
+            if scheme in ("s3", "s3a"):
+                fs = s3.filesystem(self.options)
+                return fs, fs._strip_protocol(uri)
+            options = {} if scheme == "file" else dict(self.options)
             return cast("tuple[fsspec.AbstractFileSystem, str]", url_to_fs(uri, **options))
         except (ValueError, ImportError, TypeError) as e:
             raise JobError(f"{uri}: {e}") from e
@@ -87,11 +90,13 @@ class Storage:
                     raise JobError(f"input {uri}: the pattern matches no file")
             else:
                 # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
-                found = [i for i in fs.find(path, detail=True).values() if i["type"] == "file"]
+                # Consoles mark a folder by an empty object whose name ends with a slash.
+                infos = fs.find(path, detail=True).values()
+                found = [i for i in infos if i["type"] == "file" and not i["name"].endswith("/")]
                 if not found:
                     kind = "holds no file" if fs.exists(path) else "does not exist"
                     raise JobError(f"input {uri}: {kind}")
-                if [i["name"].rstrip("/") for i in found] != [path.rstrip("/")]:
+                if [i["name"] for i in found] != [path.rstrip("/")]:
                     found = [i for i in found if _is_data(i["name"].removeprefix(path).lstrip("/"))]
                     if not found:
                         raise JobError(f"input {uri}: holds no Parquet file ({', '.join(PARQUET_SUFFIXES)})")
@@ -100,18 +105,24 @@ class Storage:
 
     def stat(self, uri: str) -> InputFile:
         """The object as it is now; raises `FileNotFoundError`."""
-        fs, path = self.at(uri)
-        fs.invalidate_cache()
-        return self._file(fs, fs.info(path))
+        try:
+            with explained(uri):
+                fs, path = self.at(uri)
+                fs.invalidate_cache()
+                return self._file(fs, fs.info(path))
+        except StorageError as e:
+            raise (e.__cause__ if isinstance(e.__cause__, FileNotFoundError) else e) from None
 
     def names(self, uri: str) -> list[str]:
-        """Names of the files directly in a folder, sorted; none where it does not exist."""
+        """Names of the files directly in a folder, sorted; none where it is not there. A missing bucket is an error."""
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
             try:
                 infos = fs.ls(path, detail=True)
-            except FileNotFoundError:
+            except FileNotFoundError as e:
+                if s3.is_missing_bucket(e):
+                    raise
                 return []
         path = path.rstrip("/")
         names = (i["name"].rstrip("/") for i in infos if i["type"] == "file")
@@ -127,31 +138,37 @@ class Storage:
         return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
 
     def open(self, uri: str) -> IO[bytes]:
-        """The object opened for reading with seeks."""
+        """The object opened for reading with seeks. What fails, also in a later read, is the caller's to explain."""
         fs, path = self.at(uri)
         return cast("IO[bytes]", fs.open(path, "rb"))
 
     def read(self, uri: str) -> bytes | None:
-        """Whole content, None where there is no such object."""
+        """Whole content, None where there is no such object. A missing bucket is an error."""
         with explained(uri):
             fs, path = self.at(uri)
             try:
                 return cast("bytes", fs.cat_file(path))
-            except FileNotFoundError:
+            except FileNotFoundError as e:
+                if s3.is_missing_bucket(e):
+                    raise
                 return None
 
     def create(self, uri: str, data: bytes) -> bool:
-        """Writes a new object whole; False, with nothing written, where one of that name exists."""
+        """Writes a new object whole; False where one of that name exists.
+
+        False may also mean this very call: a store may have done what it was asked and its answer been lost, and then
+        the next try finds the object there. Who must know compares what is there.
+        """
         with explained(uri):
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
                 return _link(Path(path), data)
             try:
-                fs.pipe_file(path, data, mode="create", **({"chunksize": ONE_PUT} if "s3" in fs.protocol else {}))
+                fs.pipe_file(path, data, mode="create", **_cut(fs))
             except FileExistsError:
                 return False
             except OSError as e:
-                if _is_conflict(e):
+                if s3.exists(e) or (s3.perhaps_exists(e) and fs.exists(path)):
                     return False
                 raise
             return True
@@ -164,7 +181,7 @@ class Storage:
                 with _temporary(Path(path), data) as temporary:
                     os.replace(temporary, path)
             else:
-                fs.pipe_file(path, data)
+                fs.pipe_file(path, data, **_cut(fs))
 
     def delete(self, uri: str) -> None:
         """Removes an object; nothing happens where it is gone already."""
@@ -202,19 +219,18 @@ def explained(uri: str) -> Iterator[None]:
     except (JobError, StorageError):
         raise
     except Exception as e:
-        raise StorageError(f"{uri}: {type(e).__name__}: {e}") from e
+        kind = StoreUnavailableError if s3.is_passing(e) else StorageError
+        raise kind(f"{uri}: {type(e).__name__}: {e}") from e
+
+
+def _cut(fs: fsspec.AbstractFileSystem) -> dict[str, int]:
+    """s3fs writes an object in one PUT below two chunks."""
+    return {"chunksize": ONE_PUT // 2} if s3.is_s3(fs) else {}
 
 
 def _is_data(relative: str) -> bool:
     parts = relative.split("/")
     return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(p.startswith(("_", ".")) for p in parts)
-
-
-def _is_conflict(error: OSError) -> bool:
-    """Whether an s3 store answered 412 (exists) or 409 (another conditional write won) to a conditional write."""
-    response = getattr(error.__cause__, "response", None) or {}
-    code = str(response.get("Error", {}).get("Code", ""))
-    return code in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
 
 def _link(path: Path, data: bytes) -> bool:

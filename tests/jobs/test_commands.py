@@ -27,7 +27,7 @@ from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.resume import open_run
-from pipeline.storage import StorageError
+from pipeline.storage import StorageError, StoreUnavailableError
 
 JOB = """
 text: {template: "{{ title }}"}
@@ -125,6 +125,15 @@ def test_what_the_user_must_mend_is_exit_code_2(
     monkeypatch.setattr(pipeline.run, "run", refuse)
     result = CliRunner().invoke(app, ["extract", *job])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {error}")
+
+
+def test_a_store_that_does_not_answer_is_exit_code_4(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(spec: JobSpec, progress: object) -> RunSummary:
+        raise StoreUnavailableError("s3://x/run.json: SlowDown")
+
+    monkeypatch.setattr(pipeline.run, "run", fail)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (4, "error: s3://x/run.json: SlowDown")
 
 
 def test_a_model_that_is_not_supported_is_the_users_to_mend_too(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ def add_lora(hf: Any, rank: int, *, dropout: float = 0.0, seed: int = 0) -> Any:
     config = peft.LoraConfig(
         r=rank, lora_alpha=rank, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    return peft.get_peft_model(hf, config)
+    with _own_warnings_only():
+        return peft.get_peft_model(hf, config)
 
 
 def save_lora(wrapped: Any, folder: Path, base_model: str) -> int:
@@ -64,12 +68,21 @@ def merged(hf: Any, folder: Path) -> Any:
 
     Raises ValueError where the adapter has weights for other layers than the model's, or none for some.
     """
-    wrapped = peft.PeftModel.from_pretrained(hf, str(folder), is_trainable=False)
+    with _own_warnings_only():
+        wrapped = peft.PeftModel.from_pretrained(hf, str(folder), is_trainable=False)
     loaded: dict[str, Tensor] = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     with safe_open(str(_at(folder)), framework="pt") as stored:
         if set(stored.keys()) != set(loaded):
             raise ValueError(f"{folder}: its weights are for other layers than those of {hf.config.model_type!r}")
     return wrapped.merge_and_unload()
+
+
+@contextmanager
+def _own_warnings_only() -> Iterator[None]:
+    """Without transformers' complaint about a name of its own that peft 0.21 asks for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
 
 
 def _at(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from hpd_core import source
 from hpd_core.attention import Plan
@@ -90,12 +91,13 @@ class Model:
         files = source.locate(spec)
         _refuse(source.load_config(files))
         where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        hf = AutoModelForCausalLM.from_pretrained(
-            files.path,
-            dtype=_dtype(spec.dtype, where),
-            use_safetensors=True,
-            **files.arguments,
-        )
+        with _in_silence():
+            hf = AutoModelForCausalLM.from_pretrained(
+                files.path,
+                dtype=_dtype(spec.dtype, where),
+                use_safetensors=True,
+                **files.arguments,
+            )
         if spec.adapter:
             from hpd_core import adapter  # peft takes seconds to import
 
@@ -122,6 +124,18 @@ class Model:
 
     def tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """Without transformers' bar over the weights, which takes a second and is no progress of anybody's work."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

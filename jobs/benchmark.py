@@ -18,7 +18,6 @@ from jobs.options import (
     Folder,
     Inputs,
     LayoutName,
-    Limit,
     Overrides,
     Threads,
     ValueTokens,
@@ -54,7 +53,7 @@ def benchmark(
     ] = None,
     input: Inputs = None,
     set_: Overrides = None,
-    limit: Limit = 64,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many rows, drawn by --seed.")] = 64,
     seed: Annotated[int, typer.Option(help="Draws the rows.")] = 0,
     keep_repeats: Annotated[
         bool, typer.Option("--keep-repeats", help="The first --limit rows as they come, repeated texts among them.")
@@ -91,8 +90,9 @@ def benchmark(
     if lengths is not None and lengths not in list(Lengths):
         raise JobError(f"--lengths {lengths}: must be one of {', '.join(Lengths)}")
     how = how if lengths is None else Lengths(lengths)
-    if not set(skip or ()) <= set(OPTIONAL):
-        raise JobError(f"--skip {' '.join(skip or ())}: must be one of {', '.join(OPTIONAL)}")
+    for name in skip or ():
+        if name not in OPTIONAL:
+            raise JobError(f"--skip {name!r}: must be one of {', '.join(OPTIONAL)}")
     if (dataset is None) == (config is None):
         raise JobError("give either --dataset (a benchmark file) or --config (a job with its catalog)")
     if dataset is not None:

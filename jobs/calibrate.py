@@ -59,12 +59,15 @@ def calibrate(
             "cross-validation where it is not given.",
         ),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a calibration.json that is there.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Fit the confidence of a run to how often it was right; writes calibration.json.
 
     Use rows that the model was not trained on and that will not test it.
     """
+    if (output_folder / recipe.CALIBRATION).exists() and not overwrite:
+        raise JobError(f"{output_folder / recipe.CALIBRATION} exists: --overwrite replaces it, or take another folder")
     [run] = read_runs([run_folder])
     benchmark = read_benchmark(dataset)
     check_belongs(run, benchmark, dataset.name)

@@ -59,7 +59,10 @@ def comparison(runs: Sequence[Run], qualities: Sequence[Quality]) -> dict[str, A
         "seed": SEED,
         "reference": first[0].name,
         "runs": [_figures(run, quality) for run, quality in zip(runs, qualities, strict=True)],
-        "differences": [{"name": run.name} | _differences(quality, first[1]) for run, quality in others],
+        "differences": [
+            {"name": run.name, "rows_answered_alike": _alike(run, first[0])} | _differences(quality, first[1])
+            for run, quality in others
+        ],
         "by_category": side_by_side([quality.categories for quality in qualities], order),
         "by_attribute": side_by_side([quality.attributes for quality in qualities], order),
     }
@@ -91,10 +94,10 @@ def markdown(facts: dict[str, Any], heading: str) -> str:
     for name, run in zip(names, facts["runs"], strict=True):
         f1, strict = (f"{run[m]:.2f} ({bounds(run['intervals'][m])})" for m in METRICS)
         lines.append(f"| {name} | {f1} | {strict} | {run['precision']:.2f} | {run['recall']:.2f} |")
-    lines += ["", f"| minus {names[0]} | F1 | strict F1 |", "|---|---:|---:|"]
+    lines += ["", f"| minus {names[0]} | F1 | strict F1 | rows answered alike |", "|---|---:|---:|---:|"]
     for run in facts["differences"]:
         f1, strict = (f"{run[m]['difference']:+.2f} ({bounds(run[m]['interval'])})" for m in METRICS)
-        lines.append(f"| {cell(run['name'])} | {f1} | {strict} |")
+        lines.append(f"| {cell(run['name'])} | {f1} | {strict} | {run['rows_answered_alike']} of {facts['rows']} |")
     columns = "---:|" * len(names)
     lines += ["", f"| F1 per category | gold | {' | '.join(names)} |", f"|---|---:|{columns}"]
     for part in facts["by_category"]:
@@ -129,6 +132,10 @@ def _figures(run: Run, quality: Quality) -> dict[str, Any]:
         "settings": settings(run.facts),
         **{key: found[key] for key in kept},
     }
+
+
+def _alike(run: Run, other: Run) -> int:
+    return sum(a == b for a, b in zip(run.predictions, other.predictions, strict=True))
 
 
 def _differences(quality: Quality, reference: Quality) -> dict[str, Any]:

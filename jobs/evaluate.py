@@ -44,7 +44,7 @@ from pipeline.models import DEFAULT_MODEL
 def evaluate(
     dataset: Dataset,
     output_folder: Folder,
-    decoder: Annotated[str, typer.Option(help="hpd | ar | ar-lookup | per-attribute")] = "hpd",
+    decoder: Annotated[str, typer.Option(help="hpd | ar | ar-lookup | per-attribute | per-attribute-cached")] = "hpd",
     layout: LayoutName = None,
     visibility: VisibilityName = None,
     schemas: Annotated[
@@ -103,7 +103,14 @@ def evaluate(
             "rows_digest": benchmark.digest(len(rows)),
             "rows_error": sum(not row.status.is_ok for row in rows),
             "docs_per_second": len(rows) / seconds,
-            "run": {"dataset": dataset.name, "decoder": decoder, "limit": limit, **asked, **spec.as_dict()},
+            "run": {
+                "dataset": dataset.name,
+                "decoder": decoder,
+                "limit": limit,
+                "name": spec.model.name,
+                **asked,
+                **spec.as_dict(),
+            },
             "work": counts.as_dict(),
             **({"notice": notice} if notice else {}),
         }

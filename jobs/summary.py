@@ -35,7 +35,10 @@ def print_summary(summary: RunSummary, job: JobSpec, console: Console) -> None:
 
 
 def figures(summary: RunSummary, price_per_hour: float) -> Table:
-    table = Table(title="complete" if summary.complete else "INCOMPLETE", show_header=False, title_justify="left")
+    title = "complete" if summary.complete else "INCOMPLETE"
+    if summary.complete and not summary.model_calls:
+        title = "complete: nothing was left to do (speed, cost and seconds are of the run that did it)"
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     price = (
@@ -47,18 +50,25 @@ def figures(summary: RunSummary, price_per_hour: float) -> Table:
     for name, value in (
         ("rows in", f"{summary.rows_in:,} = {summary.rows_ok:,} ok + {summary.rows_error:,} in error"),
         ("rows dropped", dropped),
-        ("values found", f"{sum(summary.values.values()):,}"),
+        ("values found", f"{sum(summary.values.values()):,}{_not_found(summary)}"),
         ("documents per second", f"{summary.docs_per_second:.2f}"),
         ("slots per step", f"{summary.slots_per_step:.1f}"),
         ("tokens per step", f"{summary.tokens_per_step:.1f}"),
         ("model calls of this run", f"{summary.model_calls:,}"),
         ("dollars per 1,000 products", f"{summary.dollars_per_1000:.4f} ({price})"),
-        ("units, seconds", f"{summary.units:,} units, {summary.seconds:.1f} s"),
+        ("units, seconds", f"{summary.units:,} unit(s), {summary.seconds:.1f} s"),
         ("output", summary.output),
     ):
         if value:
             table.add_row(name, Text(value))
     return table
+
+
+def _not_found(summary: RunSummary) -> str:
+    """What was answered and is null all the same: people look for it in the input."""
+    decode = summary.metrics.get("decode", {})
+    parts = [f"{decode[name]:,} {name}" for name in ("truncated", "invalid", "unsure") if decode.get(name)]
+    return f", and {', '.join(parts)} (null; `output.statuses` and `output.raw` tell which)" if parts else ""
 
 
 def value_table(values: Mapping[str, int]) -> Table:

@@ -49,7 +49,8 @@ def validate(
     2 cannot; every reason names the file, key or column. Also 2: an input file that cannot be read, unless
     run.on_bad_file is skip, and no text in any of the rows that were looked at.
     """
-    job = compose(load_config(config, set_ or ()), config, inputs=input or (), output=output_folder, limit=limit)
+    settings = load_config(config, set_ or ())
+    job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
     check_present(job.decoder.model)
     with output(json_) as out:
         prepared = prepare(job)
@@ -68,6 +69,10 @@ def validate(
         if isinstance(job.reader, CatalogReader) and job.reader.schemas:
             say(f"categories that have a schema: {', '.join(map(repr, job.reader.schemas))}")
         raise typer.Exit(Exit.INPUT)
+    in_error = sum(isinstance(item, RowFault) for item in items)
+    if in_error > settings.limits.max_error_rate * len(items):
+        limit_ = f"beyond limits.max_error_rate ({settings.limits.max_error_rate:g}) extract exits with 3"
+        say(f"warning: {in_error} of the {len(items)} rows that were looked at end in error; {limit_}")
     if refused:
         raise typer.Exit(Exit.INPUT)
 

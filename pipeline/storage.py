@@ -94,7 +94,8 @@ class Storage:
                 infos = fs.find(path, detail=True).values()
                 found = [i for i in infos if i["type"] == "file" and not i["name"].endswith("/")]
                 if not found:
-                    kind = "holds no file" if fs.exists(path) else "does not exist"
+                    local = isinstance(fs, LocalFileSystem) and path != uri
+                    kind = "holds no file" if fs.exists(path) else f"does not exist{f' ({path})' if local else ''}"
                     raise JobError(f"input {uri}: {kind}")
                 if [i["name"] for i in found] != [path.rstrip("/")]:
                     found = [i for i in found if _is_data(i["name"].removeprefix(path).lstrip("/"))]

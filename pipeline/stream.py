@@ -8,7 +8,7 @@ import secrets
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -46,7 +46,9 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     Whoever starts it ends it. Raises `JobError` where there is none, it cannot be started or the pool does not fit.
     """
     owned = not ray.is_initialized()
-    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    # What Ray would say to people (advice on its own settings) is not about their job; what fails is raised or counted.
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if owned:
         try:
             if address:
@@ -154,4 +156,5 @@ def stream_context(context: DataContext) -> DataContext:
     context.autoscaling_config.actor_pool_util_upscaling_threshold = 0.99
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.issue_detectors_config = replace(context.issue_detectors_config, detectors=[])
     return context

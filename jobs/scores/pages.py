@@ -87,11 +87,17 @@ def training_page(facts: Mapping[str, str], drawing: Any, size: tuple[int, int, 
 def settings(facts: Mapping[str, Any]) -> dict[str, str]:
     """What tells one run from another, out of its scores.json."""
     run = facts.get("run", {})
+    decoding, confidence = run.get("settings", {}), run.get("confidence") or {}
     found = {
         "decoder": run.get("decoder"),
-        "layout": run.get("settings", {}).get("layout"),
-        "visibility": run.get("settings", {}).get("visibility"),
-        "model": run.get("model", {}).get("source"),
+        "model": run.get("name"),
+        "layout": decoding.get("layout"),
+        "visibility": decoding.get("visibility"),
+        "longest value": decoding.get("max_value_tokens"),
+        "grounding": decoding.get("grounding"),
+        "calibrated": "yes" if confidence.get("calibration") else None,
+        "threshold": confidence.get("threshold"),
+        "weights": run.get("model", {}).get("source"),
         "adapter": run.get("model", {}).get("adapter"),
         "schemas": ", ".join(run.get("schemas", ())),
     }

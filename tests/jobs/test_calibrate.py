@@ -129,17 +129,19 @@ def test_an_adapter_takes_only_its_own_calibration_and_not_one_of_what_it_was_tr
         Recipe("base", DecodeSettings(), COMPACT, Prompting.PLAIN, training=training).write(folder)
         return folder
 
-    def calibrate() -> Result:
-        return hpd("calibrate", run, "--dataset", data, "--output", tmp_path / "adapter")
+    def calibrate(*options: str) -> Result:
+        return hpd("calibrate", run, "--dataset", data, "--output", tmp_path / "adapter", *options)
 
     folder = adapter("set/train.jsonl")
     assert f"its adapter is {content_hash(str(folder))}, {run} was made with none" in calibrate().output
     edited(run / "scores.json", lambda facts: facts["run"]["model"].update(adapter=content_hash(str(folder))))
     assert calibrate().exit_code == 0
-    assert calibrate().exit_code == 0  # the calibration beside it does not change what it is
+    done = calibrate()
+    assert done.exit_code == 2 and "calibration.json exists: --overwrite replaces it" in done.output
+    assert calibrate("--overwrite").exit_code == 0  # the calibration beside it does not change what it is
     adapter("set/validation.jsonl")
     edited(run / "scores.json", lambda facts: facts["run"]["model"].update(adapter=content_hash(str(folder))))
-    done = calibrate()
+    done = calibrate("--overwrite")
     assert done.exit_code == 2 and "was trained on it" in done.output
 
 

@@ -315,6 +315,9 @@ def test_validate_tells_people_the_commonest_reasons_and_programs_all(
     told = CliRunner().invoke(app, ["validate", *arguments]).stdout
     assert "rows looked at  8: 1 with text, 2 in error (no schema for category 'e'), 1 in error" in told
     assert "and 3 more reasons\n" in told and "'f'" not in told
+    warned = CliRunner().invoke(app, ["validate", *arguments]).stderr
+    assert "7 of the 8 rows that were looked at end in error; beyond limits.max_error_rate (0.25) extract" in warned
+    assert "warning" not in CliRunner().invoke(app, ["validate", *job, "--set", "limits.max_error_rate=1"]).stderr
     _, facts = in_json(arguments, capfd)
     assert list(facts["probed_errors"].values()) == [2, 1, 1, 1, 1, 1]  # type: ignore[attr-defined]
 
@@ -385,7 +388,7 @@ def test_validate_writes_nothing(job: list[str], tmp_path: Path, options: list[s
         (["model={source: HOLLOW/none}", "run.allow_mixed=true"], "neither a directory, a GGUF file nor a hub id$"),
         (["output.keep=[nope]"], "'nope' is to be kept"),
         (["output.path=FILE/out"], "FILE/out/run.json: .*Not a directory"),
-        (["input.path=nowhere"], "input nowhere: does not exist$"),
+        (["input.path=nowhere"], "input nowhere: does not exist \\(/.*/nowhere\\)$"),
         (["schemas.define.shoes.attributes=[Title]"], "input column 'title' and the attribute 'Title' share"),
     ],
 )

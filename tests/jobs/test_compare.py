@@ -91,7 +91,7 @@ def test_runs_are_put_side_by_side_with_paired_differences(tmp_path: Path, data:
 
     text = (tmp_path / "o" / "comparison.md").read_text()
     assert text in result.stdout
-    assert "| most | 50.00 (50.00 to 50.00) |" in text and "| minus few | F1 | strict F1 |" in text
+    assert "| most | 50.00 (50.00 to 50.00) |" in text and "| minus few | F1 | strict F1 | rows" in text
     low, high = facts["differences"][0]["f1"]["interval"]
     assert f"| most | +42.00 ({low:.2f} to {high:.2f}) |" in text
     assert "| &lt;i>Shoes\\| | 40 | 15.38 | 50.00 | 50.00 |" in text and "some\\|&lt;b>" in text
@@ -114,8 +114,10 @@ def test_a_copy_of_a_run_differs_by_nothing(tmp_path: Path, data: Path) -> None:
     assert compare(data, tmp_path / "o", *folders).exit_code == 0
     facts = json.loads((tmp_path / "o" / "comparison.json").read_text())
     nothing = {"difference": 0.0, "interval": [0.0, 0.0], "clear": False}
-    assert facts["differences"] == [{"name": "two", "f1": nothing, "strict_f1": nothing}]
-    assert "| two | +0.00 (0.00 to 0.00) |" in (tmp_path / "o" / "comparison.md").read_text()
+    alike = {"rows_answered_alike": ROWS}
+    assert facts["differences"] == [{"name": "two", **alike, "f1": nothing, "strict_f1": nothing}]
+    line = f"| two | +0.00 (0.00 to 0.00) | +0.00 (0.00 to 0.00) | {ROWS} of {ROWS} |"
+    assert line in (tmp_path / "o" / "comparison.md").read_text()
 
 
 def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path, data: Path) -> None:

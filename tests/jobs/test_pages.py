@@ -89,7 +89,7 @@ def test_evaluate_writes_scores_and_a_report_beside_its_predictions(tmp_path: Pa
     figures, categories, shoes, tea, sure, kept, _, *errors = [cells(table) for table in page.css("table")]
     low, high = facts["intervals"]["f1"]
     assert figures[0] == ["F1", "28.57", f"{low:.2f} to {high:.2f}"]
-    assert ["model", "<b>model</b>"] in figures and ["layout", "gaps"] in figures and ["decoder", "hpd"] in figures
+    assert ["weights", "<b>model</b>"] in figures and ["layout", "gaps"] in figures and ["decoder", "hpd"] in figures
     assert categories == [
         ["category", "gold", "predicted", "correct", "precision", "recall", "F1", "beyond the gold", "strict F1"],
         ["Shoes", "3", "2", "1", "50.00", "33.33", "40.00", "0", "40.00"],
@@ -208,3 +208,18 @@ def test_every_kind_of_error_is_on_the_page() -> None:
 def test_a_page_is_written_whatever_characters_json_held(tmp_path: Path) -> None:
     write_page(tmp_path / "x.html", "half a pair: \ud83d, ü")
     assert (tmp_path / "x.html").read_text(encoding="utf-8") == "half a pair: ?, ü"
+
+
+def test_whatever_tells_two_runs_apart_is_among_their_settings() -> None:
+    run = {
+        "decoder": "hpd",
+        "name": "tiny",
+        "model": {"source": "sha256:1", "adapter": "2"},
+        "settings": {"layout": "gaps", "visibility": "causal", "max_value_tokens": 8, "grounding": "enforce"},
+        "confidence": {"calibration": {"score": "sum"}, "threshold": 0.37, "thresholds": {}},
+    }
+    assert settings({"run": run}) == {
+        "decoder": "hpd", "model": "tiny", "layout": "gaps", "visibility": "causal", "longest value": "8",
+        "grounding": "enforce", "calibrated": "yes", "threshold": "0.37", "weights": "sha256:1", "adapter": "2",
+    }  # fmt: skip
+    assert settings({"run": run | {"confidence": None}}).keys().isdisjoint({"calibrated", "threshold"})

@@ -89,7 +89,7 @@ def test_the_documents_of_a_job_are_those_of_its_template_and_schema(job: list[s
     [
         (["--lengths", "gold"], "a catalog has no gold answers"),
         (["--lengths", "long"], "--lengths long: must be one of gold, recorded, model"),
-        (["--skip", "hpd"], "--skip hpd: must be one of ar-present"),
+        (["--skip", "hpd"], "--skip 'hpd': must be one of ar-present"),
         (["--model", "x", "--layout", "gaps"], "--model, --layout: with --config"),
         (["--dataset", "x.jsonl"], "give either --dataset"),
         (["--set", "decode.layot=gaps"], "did you mean 'layout'?"),

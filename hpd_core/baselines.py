@@ -14,7 +14,7 @@ decoders and nothing else:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -29,7 +29,7 @@ from hpd_core.model import Model
 from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
-from hpd_core.schema import Attribute, Schema
+from hpd_core.schema import Attribute
 from hpd_core.settings import Grounding, SettingsError
 
 
@@ -87,7 +87,7 @@ class ArDecoder:
         self, document: EncodedDocument, asked: Sequence[Attribute], answers: dict[str, str] | None
     ) -> Request:
         prompt = self.encoder.prompt(document)
-        keys = [self.encoder.stub(attribute)[0] for attribute in asked]
+        keys = _first_line_stubs(self.encoder, asked)
         limit = sum(map(len, keys[1:])) + len(keys) * prompt.max_value_tokens
         written = None
         if answers is not None:
@@ -235,8 +235,8 @@ def _refuse_constraint(encoder: PromptEncoder) -> None:
         raise SettingsError("grounding 'enforce': the baselines write freely; compare decoders with 'mark' or 'off'")
 
 
-def _first_line_stubs(encoder: PromptEncoder, schema: Schema) -> list[tuple[int, ...]]:
-    return [encoder.stub(attribute)[0] for attribute in schema]
+def _first_line_stubs(encoder: PromptEncoder, attributes: Iterable[Attribute]) -> list[tuple[int, ...]]:
+    return [encoder.stub(attribute)[0] for attribute in attributes]
 
 
 def _parse(encoder: PromptEncoder, document: EncodedDocument, asked: Sequence[Attribute], ids: Sequence[int]) -> Row:

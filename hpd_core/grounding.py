@@ -95,7 +95,7 @@ class SourceText:
     def _places(self, value: str) -> Iterator[Span]:
         """Every place of `value` that lies on one line, its own writing first."""
         value = strip(value)
-        for places in (self._exact, self._alike) if value else ():
+        for places in (self.written, self._alike) if value else ():
             yield from (span for span in places(value) if is_one_line(span.of(self.text)))
 
     def _cuts(self, span: Span) -> tuple[Edge, Edge]:
@@ -112,7 +112,8 @@ class SourceText:
         behind = last is Edge.WORD or (after[:1].isalpha() and _letters(piece[::-1]) >= _PART_LETTERS)
         return before and behind
 
-    def _exact(self, value: str) -> Iterator[Span]:
+    def written(self, value: str) -> Iterator[Span]:
+        """Every place where these characters stand, words or not."""
         start = self.text.find(value)
         while start >= 0:
             yield Span(start, start + len(value))

@@ -38,7 +38,7 @@ class Recombiner:
         name is brand and part of the model's name, the text stays as it is.
         """
         source = SourceText(document.text)
-        places = {name: _places(document.text, value) for name, value in answers.items() if value}
+        places = {name: list(source.written(value)) for name, value in answers.items() if value}
         chosen: list[tuple[Span, str, str]] = []
         for name, spans in places.items():
             pool = self._pools.get((document.schema.name, name), ())
@@ -59,14 +59,6 @@ def _written(source: SourceText, value: str) -> Span | None:
     """Where `value` stands as whole words, written as it is."""
     span = source.find_whole(value)
     return span if span is not None and span.of(source.text) == value else None
-
-
-def _places(text: str, value: str) -> list[Span]:
-    found, start = [], text.find(value)
-    while start >= 0:
-        found.append(Span(start, start + len(value)))
-        start = text.find(value, start + 1)
-    return found
 
 
 def _overlap(a: Span, b: Span) -> bool:

@@ -44,8 +44,7 @@ def extract(
     if not summary.complete:
         say("incomplete: run the same command again to continue")
         raise typer.Exit(Exit.INCOMPLETE)
-    allowed = settings.limits.max_error_rate * summary.rows_in
-    if summary.rows_error > allowed:
+    if not settings.limits.allow(summary.rows_error, summary.rows_in):
         share = f"limits.max_error_rate ({settings.limits.max_error_rate:g})"
         say(f"{summary.rows_error} of {summary.rows_in} rows in error, more than {share} allows")
         raise typer.Exit(Exit.TOO_MANY_ERRORS)

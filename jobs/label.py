@@ -108,7 +108,7 @@ def label(
     if answers.stopped:
         say(f"stopped: {answers.stopped}; the same command goes on")
         raise typer.Exit(Exit.INCOMPLETE)
-    if len(labelled.rejected) > settings.limits.max_error_rate * len(products):
+    if not settings.limits.allow(len(labelled.rejected), len(products)):
         rejected = f"{len(labelled.rejected)} of {len(products)} rows"
         say(f"{rejected} rejected, more than limits.max_error_rate {settings.limits.max_error_rate} allows")
         raise typer.Exit(Exit.TOO_MANY_ERRORS)

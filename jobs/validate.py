@@ -70,7 +70,7 @@ def validate(
             say(f"categories that have a schema: {', '.join(map(repr, job.reader.schemas))}")
         raise typer.Exit(Exit.INPUT)
     in_error = sum(isinstance(item, RowFault) for item in items)
-    if in_error > settings.limits.max_error_rate * len(items):
+    if not settings.limits.allow(in_error, len(items)):
         limit_ = f"beyond limits.max_error_rate ({settings.limits.max_error_rate:g}) extract exits with 3"
         say(f"warning: {in_error} of the {len(items)} rows that were looked at end in error; {limit_}")
     if refused:

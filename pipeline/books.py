@@ -17,13 +17,12 @@ from hpd_core.rows import RowStatus
 from pipeline.block import explain
 from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import JOB, UNITS, OutputFolder, UnitRecord
 from pipeline.metrics import Metrics, total
 from pipeline.plan import PlannedFile
 from pipeline.resume import RUN, differences, marks
 from pipeline.summary import METRICS_FILE
 
-JOB = "_manifest/job.json"
 _THREADS = 16
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -69,8 +68,7 @@ def read_books(output: OutputFolder) -> Books:
     """Reads and checks the bookkeeping of the output. Raises `JobError` where the folder is not a job's output, and
     `StorageError` where the store cannot be read."""
     books = Books(output, output.is_finished())
-    listed = output.storage.names(output.path("_manifest/units"))
-    names = [n.removesuffix(".json") for n in listed if n.endswith(".json") and not n.startswith(".")]
+    names = output.record_names()
     run, job = (output.storage.read(output.path(name)) for name in (RUN, JOB))
     if run is None and job is None and not names:
         raise JobError(f"{output.uri}: not the output of a job: it has neither {RUN} nor _manifest")
@@ -79,7 +77,7 @@ def read_books(output: OutputFolder) -> Books:
     manifests = _manifests(books, names)
     if books.finished:
         books.job = _json(books, JOB, job)
-        _finished(books, manifests, set(names))
+        _finished(books, manifests, names)
     else:
         known = marks(books.run) if books.run.get("fingerprint") else None
         # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
@@ -135,7 +133,7 @@ def _manifests(books: Books, names: Iterable[str]) -> dict[str, UnitRecord]:
     found: dict[str, UnitRecord] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
         for name, record in zip(names, threads.map(read, names), strict=True):
-            where = f"_manifest/units/{name}.json"
+            where = f"{UNITS}/{name}.json"
             if isinstance(record, Exception):
                 books.damage(where, f"cannot be read: {explain(record)}")
             elif record is not None:
@@ -169,7 +167,7 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
             books.damage(JOB, f"objects[{number}] cannot be read: {explain(e)}")
             continue
         books.records.append(listed)
-        where = f"_manifest/units/{listed.object}.json"
+        where = f"{UNITS}/{listed.object}.json"
         if facts.get("data") != f"data/{listed.object}.parquet":
             books.damage(JOB, f"objects[{number}] names the data file {facts.get('data')!r}", listed.unit)
         own = manifests.get(listed.object)
@@ -184,7 +182,7 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
     if "objects" not in books.job:
         books.damage(JOB, "has no list of objects")
     for name in sorted(set(manifests) - {r.object for r in books.records}):
-        books.damage(f"_manifest/units/{name}.json", "is not in the job manifest", manifests[name].unit)
+        books.damage(f"{UNITS}/{name}.json", "is not in the job manifest", manifests[name].unit)
     if "plan" in books.job:
         try:
             books.plan = [PlannedFile.from_dict(facts) for facts in books.job["plan"]]
@@ -196,7 +194,7 @@ def _check_records(books: Books) -> None:
     known = marks(books.run) if books.run.get("fingerprint") else frozenset()
     seen: set[str] = set()
     for record in books.records:
-        where = f"_manifest/units/{record.object}.json"
+        where = f"{UNITS}/{record.object}.json"
         if record.object in seen:
             books.damage(JOB, f"lists {record.object} twice", record.unit)
         seen.add(record.object)

@@ -131,6 +131,10 @@ class LimitsConfig(_Section):
 
     max_error_rate: float = Field(default=0.05, ge=0, le=1)
 
+    def allow(self, errors: int, rows: int) -> bool:
+        """Whether so many of so many rows may end in error."""
+        return errors <= self.max_error_rate * rows
+
 
 class PriceConfig(_Section):
     """machine: a name of conf/prices.yaml. dollars_per_hour: what one really costs you. machines: how many run."""

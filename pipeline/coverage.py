@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pipeline.books import JOB, Books
+from pipeline.books import Books
 from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
-from pipeline.plan import Footer, PlannedFile, read_footer
+from pipeline.manifest import JOB
+from pipeline.plan import Footer, PlannedFile, read_footers
 from pipeline.storage import Storage, StorageError
 from pipeline.units import InputFile, Unit, uncovered
-
-_THREADS = 16
 
 
 @dataclass(slots=True)
@@ -68,8 +66,7 @@ def current_inputs(books: Books, given: Sequence[str], source: Storage) -> Input
 def derived_plan(books: Books, inputs: Inputs, source: Storage) -> list[PlannedFile]:
     """The plan of an output that records none, since it is not finished or older: what the input's footers say, under
     the limit of the run. Of a file that has changed since, only what is committed is known."""
-    with ThreadPoolExecutor(_THREADS) as threads:
-        footers = list(threads.map(lambda file: read_footer(file, source), inputs.now.values()))
+    footers = read_footers(inputs.now.values(), source)
     committed = {unit.file.uri: unit for unit in sorted((r.unit for r in books.records), key=lambda u: u.stop)}
     says = bool(books.run.get("config"))  # whether the run says its limit
     left = books.limit
@@ -144,15 +141,14 @@ def check_inputs(books: Books, plan: Sequence[PlannedFile], inputs: Inputs, sour
         more = f" ({len(changed)} such files)" if len(changed) > 1 else ""
         findings.append(Finding(FindingKind.NOTE, inputs.now[changed[0]].uri, message + more))
     known = {file.file.uri for file in plan}
-    for uri, file in inputs.now.items():
-        if uri not in known:
-            new = read_footer(file, source)
-            if books.limit is not None or not isinstance(new, Footer):
-                message = "is not in the plan: it is new, and cannot be read or lies beyond the job's limit"
-                findings.append(Finding(FindingKind.NOTE, file.uri, message))
-            else:
-                message = "is new: its rows are not in the output; run the job again to add them"
-                findings.append(Finding(FindingKind.INCOMPLETE, file.uri, message))
+    new = [file for uri, file in inputs.now.items() if uri not in known]
+    for file, footer in zip(new, read_footers(new, source), strict=True):
+        if books.limit is not None or not isinstance(footer, Footer):
+            message = "is not in the plan: it is new, and cannot be read or lies beyond the job's limit"
+            findings.append(Finding(FindingKind.NOTE, file.uri, message))
+        else:
+            message = "is new: its rows are not in the output; run the job again to add them"
+            findings.append(Finding(FindingKind.INCOMPLETE, file.uri, message))
     return findings
 
 

@@ -18,7 +18,7 @@ from pipeline.block import explain
 from pipeline.books import Books
 from pipeline.commit import FACTS
 from pipeline.equality import first_difference, shown
-from pipeline.file_rows import STRIDE, STRIDE_BYTES, FileRows
+from pipeline.file_rows import FileRows, stride_of
 from pipeline.findings import Extent, Finding, FindingKind
 from pipeline.manifest import UnitRecord
 from pipeline.partitions import with_partitions
@@ -101,7 +101,7 @@ class _Check:
         if rows.rows != unit.rows:
             self.tell(f"has {rows.rows} rows for {unit.rows}")
         size = sum(parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
-        step = max(1, min(STRIDE, STRIDE_BYTES * rows.rows // max(1, size)))
+        step = stride_of(rows.rows, size)
         for start in range(0, rows.rows, step):
             table = rows.take(start, min(start + step, rows.rows))
             self._status(table, unit.start + start)

@@ -14,6 +14,11 @@ STRIDE = 4096
 STRIDE_BYTES = 32 * 2**20
 
 
+def stride_of(rows: int, size: int) -> int:
+    """Rows decoded at once of so many that have `size` uncompressed bytes together."""
+    return max(1, min(STRIDE, STRIDE_BYTES * rows // max(1, size)))
+
+
 class FileRows:
     """Rows of an open Parquet file. Ranges asked for in ascending order decode each row group once.
 
@@ -63,7 +68,7 @@ class FileRows:
         """Begins the row group that `row` is in."""
         group = bisect_right(self._edges, row) - 1
         facts = self._parquet.metadata.row_group(group)
-        stride = max(1, min(STRIDE, STRIDE_BYTES * facts.num_rows // max(1, facts.total_byte_size)))
+        stride = stride_of(facts.num_rows, facts.total_byte_size)
         self._batches = self._parquet.iter_batches(
             batch_size=stride, row_groups=[group], columns=self._columns, use_threads=False
         )

@@ -18,6 +18,8 @@ from pipeline.metrics import Metrics, total
 from pipeline.storage import Storage, StorageError
 from pipeline.units import Unit
 
+#: Records of the units, and the list that a finished job leaves, below the output.
+UNITS, JOB = "_manifest/units", "_manifest/job.json"
 _THREADS = 16
 
 
@@ -66,7 +68,11 @@ class OutputFolder:
         return self.path(f"data/{name}.parquet")
 
     def record(self, name: str) -> str:
-        return self.path(f"_manifest/units/{name}.json")
+        return self.path(f"{UNITS}/{name}.json")
+
+    def record_names(self) -> set[str]:
+        """Names of the objects that have a record."""
+        return _stems(self.storage.names(self.path(UNITS)), ".json")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A bookkeeping file, None where there is none; raises `StorageError` where it is not JSON."""
@@ -106,7 +112,7 @@ class OutputFolder:
 
     def _objects(self) -> tuple[set[str], set[str]]:
         """Names of objects that have a record, and, where there are any, of those that have data."""
-        names = _stems(self.storage.names(self.path("_manifest/units")), ".json")
+        names = self.record_names()
         return names, _stems(self.storage.names(self.path("data")), ".parquet") if names else set()
 
     def committed(self) -> list[UnitRecord]:
@@ -114,21 +120,21 @@ class OutputFolder:
         finished, those of `read_records`."""
         if not self.is_finished():
             return self.read_records()
-        listing = self.read_json("_manifest/job.json") or {}
+        listing = self.read_json(JOB) or {}
         try:
             parts = [{k: v for k, v in facts.items() if k != "data"} for facts in listing["objects"]]
             return sorted((UnitRecord.from_json(json.dumps(part)) for part in parts), key=lambda r: r.object)
         except (ValueError, KeyError, TypeError) as e:
-            raise StorageError(f"{self.path('_manifest/job.json')}: not the list of a finished job ({e!r})") from e
+            raise StorageError(f"{self.path(JOB)}: not the list of a finished job ({e!r})") from e
 
     def check_writable(self) -> None:
         """Raises `StorageError` where a local folder of the output cannot be written or made. Writes nothing."""
-        for uri in (self.uri, self.path("data"), self.path("_manifest/units")):
+        for uri in (self.uri, self.path("data"), self.path(UNITS)):
             self.storage.check_writable(uri)
 
     def is_begun(self) -> bool:
         """Whether any unit was ever committed."""
-        return bool(_stems(self.storage.names(self.path("_manifest/units")), ".json"))
+        return bool(self.record_names())
 
     def data_files(self) -> list[str]:
         """URIs of the Parquet files under data/, whoever wrote them."""
@@ -138,7 +144,7 @@ class OutputFolder:
         """URIs of data objects and records that are not `kept`: readers that glob the folder must not find them."""
         listed = {record.object for record in kept}
         data = _stems(self.storage.names(self.path("data")), ".parquet")
-        records = _stems(self.storage.names(self.path("_manifest/units")), ".json")
+        records = self.record_names()
         # The record goes first: without it the data object counts for nothing.
         return [self.record(n) for n in sorted(records - listed)] + [self.data(n) for n in sorted(data - listed)]
 
@@ -160,7 +166,7 @@ class OutputFolder:
             "rows_ok": metrics.rows_ok,
             "rows_error": metrics.rows_error,
         }
-        self.write_json("_manifest/job.json", {**listing, **notes})
+        self.write_json(JOB, {**listing, **notes})
         for uri in self.strays(kept):
             self.storage.delete(uri)
         self.storage.replace(self.path("_SUCCESS"), b"")

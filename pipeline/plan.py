@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -96,8 +96,7 @@ def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: in
     `StoreUnavailableError` where a store does not answer: a plan over some of the files might get another schema.
     """
     files = list({file.uri: file for uri in inputs for file in storage.find(uri)}.values())
-    with ThreadPoolExecutor(_FOOTER_THREADS) as threads:
-        results = list(threads.map(lambda file: read_footer(file, storage), files))
+    results = read_footers(files, storage)
     bad = tuple(r for r in results if isinstance(r, BadFile))
     footers = [r for r in results if isinstance(r, Footer)]
     if not footers:
@@ -109,6 +108,12 @@ def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: in
     ]
     schema = unify((f.file.uri, f.schema) for f in footers)
     return Plan(tuple(files), tuple(first_rows(units, limit)), schema, bad)
+
+
+def read_footers(files: Iterable[InputFile], storage: Storage) -> list[Footer | BadFile]:
+    """`read_footer` of many files at once, in their order."""
+    with ThreadPoolExecutor(_FOOTER_THREADS) as threads:
+        return list(threads.map(lambda file: read_footer(file, storage), files))
 
 
 def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:

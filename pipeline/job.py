@@ -164,7 +164,8 @@ class JobSpec:
         rows of earlier inputs that this job does not have.
     budget_seconds: stop taking new results after so long; the run ends incomplete and can be resumed.
     price_per_hour: of everything that runs, in dollars.
-    ray_address: of a running cluster; None starts one in this process with `num_cpus` (None: all CPUs of the machine).
+    ray_address: of a running cluster; None starts one in this process.
+    num_cpus: CPUs of the cluster that is started; None for all of the machine.
     config: the resolved configuration as JSON-able data without secrets, written to run.json; decides nothing.
     """
 

@@ -139,6 +139,8 @@ class _Asking:
         self.answers.asked += 1
         self._failed_in_a_row = self._failed_in_a_row + 1 if reason else 0
         if reason:
+            if not self.answers.failures:  # one is enough to see a dead endpoint; all of them lie beside the output
+                self.say(f"a question got no answer: {reason}")
             self.answers.failures[key] = reason
         if self._failed_in_a_row >= self.limits.max_failures:
             self.answers.stopped = (

@@ -134,7 +134,8 @@ class Endpoint:
                 with attempt:
                     return await self._once(client, body, attempt.num)
         except _Busy as error:
-            raise EndpointError(f"{error}, after {self.retries + 1} tries") from None
+            tries = f"{self.retries + 1} tries" if self.retries else "one try"
+            raise EndpointError(f"{error}, after {tries}") from None
         raise AssertionError("the last attempt neither returned nor raised")
 
     async def _once(self, client: httpx2.AsyncClient, body: Mapping[str, Any], number: int) -> Answer:

@@ -148,6 +148,8 @@ def data_fingerprint(labelled: Iterable[Labelled], facts: Mapping[str, Any]) -> 
 def _rows(name: str, kind: Kind, reading: ReadOptions, tally: Tally) -> Iterable[Labelled]:
     if kind is Kind.OUTPUT:
         return read_output(name, tally, threshold=reading.min_confidence, unfinished=reading.unfinished)
+    if reading.job is None and any(Path(name).glob("*.jsonl")):
+        raise JobError(f"{name}: a folder of JSON lines is not read; name its files, each with --dataset")
     if reading.job is None:
         raise JobError(f"{name}: {kind} needs --job, the YAML of a job that says its text and schemas")
     return read_table(name, reading.job, tally)

@@ -182,7 +182,7 @@ class TestManyQuestions:
     def test_a_second_run_asks_what_has_no_answer_yet(self, fake: FakeEndpoint, tmp_path: Path) -> None:
         fake.answer = lambda body: Reply('{"a": 1}') if asked_text(body) == "good" else Reply(status=500)
         first, _ = self.ask_all(fake, tmp_path / "j", ["good", "bad"])
-        assert len(first.texts) == 1 and list(first.failures.values()) == ["status 500: no, after 1 tries"]
+        assert len(first.texts) == 1 and list(first.failures.values()) == ["status 500: no, after one try"]
         fake.answer, fake.bodies = lambda body: Reply('{"a": 2}'), []
         second, journal = self.ask_all(fake, tmp_path / "j", ["good", "bad"])
         assert [asked_text(body) for body in fake.bodies] == ["bad"] and not second.failures

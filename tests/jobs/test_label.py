@@ -262,6 +262,7 @@ class TestCommand:
     ) -> None:
         fake.answer = lambda body: Reply(status=503) if "boot" in asked_text(body) else knowing(body)
         stopped = label("--retries", "0", "--max-failures", "1", "--concurrency", "1")
+        assert "a question got no answer: status 503" in stopped.stderr and "after one try" in stopped.stderr
         assert stopped.exit_code == 4 and "the same command goes on" in stopped.stderr
         assert [r["kind"] for r in lines(folder / "out.rejected.jsonl")] == [
             "no_text",

@@ -193,6 +193,10 @@ def test_columns_that_cannot_be_labels_are_refused(
 
 def test_refusals_name_what_is_missing(tmp_path: Path, job: Path) -> None:
     path = write(tmp_path / "a.parquet", brand=["A"])
+    (tmp_path / "lines").mkdir()
+    write_benchmark(tmp_path / "lines" / "train.jsonl", benchmark_row("Acme boot", "shoes"))
+    with pytest.raises(JobError, match=r"lines: a folder of JSON lines is not read; name its files, each with --data"):
+        read_labelled([tmp_path / "lines"], [], reading=ReadOptions())
     with pytest.raises(JobError, match=r"a.parquet: Parquet with attribute columns needs --job"):
         read_labelled([path], [])
     with pytest.raises(JobError, match="--min-confidence: no --dataset is an output of `hpd extract`"):

@@ -78,7 +78,7 @@ SECTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     name: str
     type: str
     default: str
@@ -99,7 +99,7 @@ def explained(kind: type) -> dict[str, str]:
     return told
 
 
-def keys(section: Section) -> list[Key]:
+def keys(section: Section) -> list[ConfigKey]:
     """Raises LookupError where no docstring explains a key."""
     told: dict[str, str] = {}
     for kind in (*section.told_by, section.kind):
@@ -108,7 +108,7 @@ def keys(section: Section) -> list[Key]:
     if untold:
         raise LookupError(f"{section.kind.__name__}: its docstring does not explain {', '.join(untold)}")
     return [
-        Key(name, _spelled(annotation), default, told[name])
+        ConfigKey(name, _spelled(annotation), default, told[name])
         for name, (annotation, default) in _annotations(section.kind).items()
         if name not in section.but
     ]

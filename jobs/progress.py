@@ -78,6 +78,10 @@ class RunLog:
                 say(f"--log-file {self._path}: {error.strerror}: nothing more is logged there")
                 self._file = None
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
 
 def _short(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
@@ -93,6 +97,8 @@ def run_log(path: Path | None, form: LogFormat) -> Iterator[RunLog]:
         code = exit_of(error)
         log.write("error", exit_code=1 if code is None else int(code), reason=str(error) or type(error).__name__)
         raise
+    finally:
+        log.close()
 
 
 @contextmanager

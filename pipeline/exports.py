@@ -17,7 +17,7 @@ from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from pipeline import metric_names as names
 from pipeline.block import Failure
-from pipeline.metric_names import Exported, Kind
+from pipeline.metric_names import Exported, MetricKind
 from pipeline.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,9 @@ class Instruments:
     def tell(self, metric: Exported, number: float, **tags: str) -> None:
         """Adds to a counter, sets a gauge, observes in a histogram. Nothing where the metric is none of these."""
         instrument = self._made.get(metric.name)
-        if instrument is None or (metric.kind is Kind.COUNTER and number <= 0):  # Ray refuses to add nothing
+        if instrument is None or (metric.kind is MetricKind.COUNTER and number <= 0):  # Ray refuses to add nothing
             return
-        record = {Kind.COUNTER: "inc", Kind.GAUGE: "set", Kind.HISTOGRAM: "observe"}[metric.kind]
+        record = {MetricKind.COUNTER: "inc", MetricKind.GAUGE: "set", MetricKind.HISTOGRAM: "observe"}[metric.kind]
         try:
             getattr(instrument, record)(number, tags=self._job | tags)
         except Exception:
@@ -128,9 +128,9 @@ def instruments(exported: Iterable[Exported]) -> Instruments:
 def _make(metric: Exported) -> Any:
     name, tags = metric.name, metric.labels
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return ray_metrics.Counter(name, metric.help, tag_keys=tags)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return ray_metrics.Gauge(name, metric.help, tag_keys=tags)
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return ray_metrics.Histogram(name, metric.help, boundaries=list(metric.edges), tag_keys=tags)

@@ -13,7 +13,7 @@ from enum import StrEnum
 JOB = "ray_job"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -24,13 +24,13 @@ class Exported:
     """One metric. tags: its label names beside `JOB`. edges: upper edges of a histogram's buckets."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     tags: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.COUNTER) != self.name.endswith("_total"):
+        if (self.kind is MetricKind.COUNTER) != self.name.endswith("_total"):
             raise ValueError(f"{self.name}: a counter, and nothing else, ends with _total")
 
     @property
@@ -44,15 +44,15 @@ class Exported:
 
 
 def _counter(name: str, help: str, *tags: str) -> Exported:
-    return Exported(f"hpd_{name}_total", Kind.COUNTER, help, tags)
+    return Exported(f"hpd_{name}_total", MetricKind.COUNTER, help, tags)
 
 
 def _gauge(name: str, help: str) -> Exported:
-    return Exported(f"hpd_{name}", Kind.GAUGE, help)
+    return Exported(f"hpd_{name}", MetricKind.GAUGE, help)
 
 
 def _histogram(name: str, help: str) -> Exported:
-    return Exported(f"hpd_{name}", Kind.HISTOGRAM, help, edges=_SECONDS)
+    return Exported(f"hpd_{name}", MetricKind.HISTOGRAM, help, edges=_SECONDS)
 
 
 _SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)

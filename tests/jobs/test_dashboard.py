@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from jobs.dashboard import dashboard, table
-from pipeline.metric_names import ALL, Kind
+from pipeline.metric_names import ALL, MetricKind
 
 
 def test_the_shipped_dashboard_and_table_are_current(repository: Path) -> None:
@@ -20,8 +20,8 @@ def test_the_shipped_dashboard_and_table_are_current(repository: Path) -> None:
 def test_every_metric_of_the_dashboard_exists_with_its_labels_and_none_is_left_out() -> None:
     panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
-    known = {m.scraped: m for m in ALL if m.kind is not Kind.HISTOGRAM}
-    known |= {f"{m.scraped}_bucket": m for m in ALL if m.kind is Kind.HISTOGRAM}
+    known = {m.scraped: m for m in ALL if m.kind is not MetricKind.HISTOGRAM}
+    known |= {f"{m.scraped}_bucket": m for m in ALL if m.kind is MetricKind.HISTOGRAM}
     used = {name for text in expressions for name in re.findall(r"ray_hpd_\w+", text)}
     assert used == set(known)
     for text in expressions:

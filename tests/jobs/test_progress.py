@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from jobs.progress import LINE_EVERY, LogFormat, RunLog, lines, note
+from jobs.progress import LINE_EVERY, LogFormat, RunLog, lines, note, shown
 from pipeline.job import Event, JobError, Progress
 
 STATE = Progress(
@@ -42,6 +44,16 @@ def test_lines_are_ten_seconds_apart_but_for_the_last_one_and_no_failure_is_left
     assert [line.partition(" rows,")[0] for line in said] == ["150/400", "150/400", "400/400"]
     assert said[1].endswith("left; 2 failed, the last: rows 0..50 of x: read: again")
     assert "failed" not in said[0] + said[2]
+
+
+def test_a_terminal_gets_a_bar_and_every_failure_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr("jobs.progress.Console", lambda stderr: Console(file=screen, force_terminal=True, width=200))
+    with shown(RunLog(None, on_stderr=False), LogFormat.TEXT) as show:
+        show(STATE)
+        show(replace(STATE, event=Event.FAILED, unit="rows 0..50 of x", reason="read: [red]it is gone"))
+    said = screen.getvalue()
+    assert "150/400" in said and note(STATE) in said and "rows 0..50 of x: read: [red]it is gone" in said
 
 
 def test_a_log_that_cannot_be_written_any_more_is_told_once_and_ends_nothing(

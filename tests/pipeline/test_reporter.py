@@ -13,7 +13,7 @@ from pipeline.commit import Receipt
 from pipeline.exports import ActorExports, DriverExports
 from pipeline.job import Event, Progress
 from pipeline.manifest import UnitRecord
-from pipeline.metric_names import ACTOR, ALL, COUNTS, DRIVER, Exported, Kind
+from pipeline.metric_names import ACTOR, ALL, COUNTS, DRIVER, Exported, MetricKind
 from pipeline.metrics import Metrics
 from pipeline.reporter import Reporter, units_done
 from pipeline.units import InputFile, Unit
@@ -92,7 +92,7 @@ def test_every_count_has_a_name_of_its_own() -> None:
     assert constants | {metric.name for metric in COUNTS.values()} == set(names)
     assert all(metric.name.startswith("hpd_") and metric.help for metric in ALL)
     with pytest.raises(ValueError, match="ends with _total"):
-        Exported("hpd_rows", Kind.COUNTER, "rows")
+        Exported("hpd_rows", MetricKind.COUNTER, "rows")
 
 
 def test_what_ray_refuses_to_record_is_forgotten_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from hpd_core.rows import Counts, Extraction
 from hpd_core.settings import DecoderSpec
 from pipeline import metric_names as names
 from pipeline.job import UnitCaps
-from pipeline.metric_names import ALL, COUNTS, Kind
+from pipeline.metric_names import ALL, COUNTS, MetricKind
 from pipeline.run import run
 from tests.pipeline.fakes import RAISE, SHORT, HashDecoder, HashDecoders
 from tests.pipeline.helpers import job, write
@@ -111,7 +111,7 @@ def test_a_run_is_found_at_the_endpoint_with_the_numbers_of_metrics_json(endpoin
     assert not summary.complete and (summary.rows_in, summary.rows_error) == (10, 1)
     assert {name: seen.get(name) for name in wanted} == pytest.approx(wanted)
     assert (seen[names.ROWS_PLANNED.scraped], seen[names.ROWS_DONE.scraped]) == (12, 10)
-    assert seen[names.DOLLARS.scraped] == pytest.approx(facts["run"]["seconds"], abs=5)
+    assert 0 < seen[names.DOLLARS.scraped] <= facts["run"]["seconds"]
     assert seen[f'{names.STAGE_SECONDS.scraped} stage="decode"'] == pytest.approx(facts["seconds"]["decode"], rel=0.01)
-    missing = [m.scraped for m in ALL if (f"{m.scraped}_count" if m.kind is Kind.HISTOGRAM else m.scraped) not in seen]
-    assert missing == []
+    found = {m.scraped: f"{m.scraped}_count" if m.kind is MetricKind.HISTOGRAM else m.scraped for m in ALL}
+    assert [name for name, sample in found.items() if sample not in seen] == []

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -14,21 +13,17 @@ from typing import Any, ParamSpec
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hpd_core import recipe
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
-from pipeline import job
+from pipeline.job import JobError
 from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
-#: Seconds between progress lines where stderr is no terminal.
-_LINE_EVERY = 5.0
 
-
-_TO_MEND = (job.JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
+_TO_MEND = (JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
 
 
 class Exit(IntEnum):
@@ -57,14 +52,23 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             say("interrupted: what is committed stays; run the same command again to continue")
             raise typer.Exit(Exit.INTERRUPTED) from None
         except Exception as error:
-            if not isinstance(error, _to_mend()):
+            code = exit_of(error)
+            if code is None:
                 raise
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
-            passing = isinstance(error, StoreUnavailableError)
-            raise typer.Exit(Exit.INCOMPLETE if passing else Exit.INPUT) from error
+            raise typer.Exit(code) from error
 
     return wrapped
+
+
+def exit_of(error: BaseException) -> Exit | None:
+    """The exit code that an error ends a command with; None of one that is a bug, which Python exits with 1 for."""
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    if not isinstance(error, _to_mend()):
+        return None
+    return Exit.INCOMPLETE if isinstance(error, StoreUnavailableError) else Exit.INPUT
 
 
 def _to_mend() -> tuple[type[Exception], ...]:
@@ -134,45 +138,3 @@ def output(json_only: bool) -> Iterator[Output]:
         sys.stdout.flush()
         os.dup2(stdout, 1)
         os.close(stdout)
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[job.Progress], None]]:
-    """A callback that shows a run's progress on stderr: a bar on a terminal, else a line every few seconds."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines()
-        return
-    columns = (
-        TextColumn("rows"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("rows", total=None, note="starting")
-
-        def show(state: job.Progress) -> None:
-            bar.update(task, completed=state.rows_done, total=state.rows_total, note=_note(state))
-
-        yield show
-
-
-def _lines() -> Callable[[job.Progress], None]:
-    last = 0.0
-
-    def show(state: job.Progress) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _LINE_EVERY or state.rows_done == state.rows_total:
-            last = now
-            say(f"{state.rows_done}/{state.rows_total} rows, {_note(state)}, {state.seconds:.0f} s")
-
-    return show
-
-
-def _note(state: job.Progress) -> str:
-    parts = [f"{state.units_done}/{state.units_total} units", f"{state.rows_error} rows in error"]
-    parts += [f"round {state.round}"] if state.round > 1 else []
-    return ", ".join(parts + ([state.message] if state.message else []))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from jobs.console import Exit, command, output, progress_bar, run_alone, say, say_notice
-from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
+from jobs.console import Exit, command, output, run_alone, say, say_notice
+from jobs.options import AsJson, ConfigFile, Inputs, Limit, LogFile, OutputFolder, Overrides
+from jobs.progress import LogFormat, run_log, shown
 from jobs.summary import print_summary, summary_facts
 from pipeline.compose import compose
-from pipeline.config import load_config
+from pipeline.config import LimitsConfig, load_config
+from pipeline.job import RunSummary
 
 
 @command
@@ -18,6 +22,10 @@ def extract(
     output_folder: OutputFolder = None,
     limit: Limit = None,
     set_: Overrides = None,
+    log_file: LogFile = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="On stderr: progress for people, or a JSON object an event.")
+    ] = LogFormat.TEXT,
     json_: AsJson = False,
 ) -> None:
     """Extract attribute values of every row of a catalog. Run it again to continue after an interruption.
@@ -30,24 +38,34 @@ def extract(
     say_notice(job.decoder.model)
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 
-    with output(json_) as out:
-        with progress_bar() as show:
-            summary = run(job, progress=show)
-        # The work is done: what is printed for people must not cost the program that waits for the object.
-        out.finish(summary_facts(summary))
-        print_summary(summary, job, out.console)
+    with run_log(log_file, log_format) as log:
+        log.start(job)
+        with output(json_) as out:
+            with shown(log, log_format) as show:
+                summary = run(job, progress=show)
+            code, why = ending(summary, settings.limits)
+            # The work is done: what is printed for people must not cost the program that waits for the object.
+            log.end(code, summary_facts(summary))
+            out.finish(summary_facts(summary))
+            print_summary(summary, job, out.console)
     for failure in summary.failures:
         say(f"failed: {failure}")
+    if code != Exit.COMPLETE:
+        say(why)
+        raise typer.Exit(code)
+
+
+def ending(summary: RunSummary, limits: LimitsConfig) -> tuple[Exit, str]:
+    """The exit code of a run, and why where it is not 0."""
     if summary.unloadable:
-        say(f"error: {summary.unloadable}")
-        raise typer.Exit(Exit.INPUT)
+        return Exit.INPUT, f"error: {summary.unloadable}"
     if not summary.complete:
-        say("incomplete: run the same command again to continue")
-        raise typer.Exit(Exit.INCOMPLETE)
-    if not settings.limits.allow(summary.rows_error, summary.rows_in):
-        share = f"limits.max_error_rate ({settings.limits.max_error_rate:g})"
-        say(f"{summary.rows_error} of {summary.rows_in} rows in error, more than {share} allows")
-        raise typer.Exit(Exit.TOO_MANY_ERRORS)
+        return Exit.INCOMPLETE, "incomplete: run the same command again to continue"
+    if not limits.allow(summary.rows_error, summary.rows_in):
+        share = f"limits.max_error_rate ({limits.max_error_rate:g})"
+        why = f"{summary.rows_error} of {summary.rows_in} rows in error, more than {share} allows"
+        return Exit.TOO_MANY_ERRORS, why
+    return Exit.COMPLETE, ""
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ Overrides = Annotated[
     typer.Option("--set", "-s", metavar="KEY.KEY=VALUE", help="Override a key of the configuration; may be repeated."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout; the rest on stderr.")]
+LogFile = Annotated[
+    Path | None, typer.Option("--log-file", help="Append every event of the run to this file, a JSON object a line.")
+]
 Dataset = Annotated[Path, typer.Option("--dataset", "-d", help="Benchmark file (JSON lines).", show_default=False)]
 Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)]
 ModelName = Annotated[

@@ -20,6 +20,7 @@ from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from hpd_core.settings import DecoderSpec
 from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, unit_of
+from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
 from pipeline.metrics import count
 from pipeline.output import OutputColumns
@@ -57,6 +58,7 @@ class DecodeActor:
         self._ledger = ledger
         # Loaded with the first unit: an actor that dies in its constructor would be restarted without end.
         self._decoder: Decoder | None = None
+        self._exports = ActorExports()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         if failure(block):
@@ -81,7 +83,7 @@ class DecodeActor:
                 return self._decoder.extract_encoded(documents)
 
         self._tell("spend", unit.name, attempt, 0)
-        rows, counts = decode_items(decode, from_columns(block), self._stage.pack_documents)
+        rows, counts = decode_items(self._exports.watched(decode), from_columns(block), self._stage.pack_documents)
         self._tell("finish", unit.name, attempt)
         metrics = count(rows, counts, self._stage.columns)
         metrics.seconds["decode"] = time.perf_counter() - started

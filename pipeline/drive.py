@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.actor import DecodeStage
 from pipeline.commit import CommitStage, Receipt
-from pipeline.exports import Exports
+from pipeline.exports import DriverExports
 from pipeline.job import JobSpec, Progress
 from pipeline.ledger import Attempt, wasted
-from pipeline.manifest import UnitRecord
-from pipeline.metrics import total
 from pipeline.prepare import Prepared
+from pipeline.reporter import Reporter
 from pipeline.rounds import Rounds, Work
 from pipeline.stream import Stages, cluster, read_ledger, receipts, start_ledger
 from pipeline.tokenize import TokenizeStage
@@ -48,20 +47,22 @@ def drive(
     prepared: Prepared,
     fingerprint: str,
     units: Sequence[Unit],
-    kept: Sequence[UnitRecord],
     started: float,
     progress: Callable[[Progress], None] | None,
     work: Work,
 ) -> None:
     """Commits what can be committed of `units` (all with rows) and writes what happened into `work`.
 
-    kept: what earlier runs committed, for the progress. started: `time.monotonic()` of the run's start.
+    started: `time.monotonic()` of the run's start.
     """
     job = prepared.job
     rounds = Rounds(list(units), job.max_rounds)
     with cluster(job.ray_address, job.num_cpus, job.pool):
-        report = _Report(prepared, [*kept, *work.committed], started, progress)
-        report("running")
+        exports = DriverExports(job.price_per_hour)
+        report = Reporter(
+            prepared.plan.units, units, exports, progress, started=started, price_per_hour=job.price_per_hour
+        )
+        report.running()
         begun_at, ledger = time.monotonic(), start_ledger()
         while rounds.waiting and not _spent(job, started):
             ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, started)}
@@ -71,26 +72,31 @@ def drive(
                 lost = _lost_receipt(prepared, unit, fingerprint, attempts)
                 if lost is not None:
                     ended[unit] = lost
+                    report.take(lost)
+                else:
+                    report.failed(unit)
             committed = {unit: r.record for unit, r in ended.items() if r.record is not None}
             failures = {unit: r.failure for unit, r in ended.items() if r.failure is not None}
             work.committed += committed.values()
             work.fresh += [record for unit, record in committed.items() if ended[unit].fresh]
             work.waste = None if attempts is None else wasted(attempts)
+            exports.wasted(work.waste)
             work.rounds += 1
             if work.stopped:
                 break  # a unit without a receipt was not tried, which is no reason to halve it
             rounds.after(committed, failures, None if attempts is None else set(attempts))
+            report.next_round(rounds.waiting, failures, rounds.given_up)
         work.stopped = work.stopped or bool(rounds.waiting)
         work.seconds = time.monotonic() - begun_at
     work.given_up = rounds.given_up
 
 
 def _round(
-    rounds: Rounds, prepared: Prepared, fingerprint: str, ledger: object, report: _Report, started: float
+    rounds: Rounds, prepared: Prepared, fingerprint: str, ledger: object, report: Reporter, started: float
 ) -> Iterable[Receipt]:
     """Receipts of one round, until the budget is spent."""
     for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
-        report.take(receipt, rounds.number)
+        report.take(receipt)
         yield receipt
         if _spent(prepared.job, started):
             return
@@ -108,40 +114,3 @@ def _lost_receipt(
 
 def _spent(job: JobSpec, started: float) -> bool:
     return job.budget_seconds is not None and time.monotonic() - started >= job.budget_seconds
-
-
-class _Report:
-    """Turns receipts into `Progress` and into Ray's metrics."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        kept: Sequence[UnitRecord],
-        started: float,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        metrics = total(record.metrics for record in kept)
-        self._units, self._rows, self._errors = len(kept), metrics.rows_in, metrics.rows_error
-        self._units_total, self._rows_total = len(prepared.plan.units), prepared.plan.rows
-        self._started, self._progress = started, progress
-        self._round = 0
-        self._exports = Exports()
-
-    def take(self, receipt: Receipt, number: int) -> None:
-        self._round = number
-        if receipt.record is not None:
-            self._units += 1
-            self._rows += receipt.record.metrics.rows_in
-            self._errors += receipt.record.metrics.rows_error
-            if receipt.fresh:
-                self._exports.add(receipt.record.metrics)
-        failure = receipt.failure
-        self(f"{receipt.unit}: {failure.kind.value}: {failure.reason}" if failure else str(receipt.unit))
-
-    def __call__(self, message: str) -> None:
-        if self._progress is not None:
-            # Halved units may outnumber the planned ones.
-            total_units = max(self._units, self._units_total)
-            seconds = time.monotonic() - self._started
-            units, rows = (self._units, total_units), (self._rows, self._rows_total)
-            self._progress(Progress(*units, *rows, self._errors, seconds, self._round, message))

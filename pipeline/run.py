@@ -42,7 +42,7 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
 
     output.reopen()
     output.forget_lost()
-    work = _work(prepared, fingerprint, todo, kept, started, progress)
+    work = _work(prepared, fingerprint, todo, started, progress)
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
@@ -111,7 +111,6 @@ def _work(
     prepared: Prepared,
     fingerprint: str,
     todo: list[Unit],
-    kept: list[UnitRecord],
     started: float,
     progress: ProgressCallback | None,
 ) -> Work:
@@ -132,5 +131,5 @@ def _work(
     if rows:
         from pipeline.drive import drive  # Ray takes seconds to import, and a finished job needs none
 
-        drive(prepared, fingerprint, rows, kept, started, progress, work)
+        drive(prepared, fingerprint, rows, started, progress, work)
     return work

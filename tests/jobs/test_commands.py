@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from hpd_core.source import ModelNotFoundError
 from jobs.cli import app
 from pipeline.compose import compose
 from pipeline.config import load_config
-from pipeline.job import JobError, JobSpec, Progress, RunSummary
+from pipeline.job import Event, JobError, JobSpec, Progress, RunSummary
 from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
@@ -197,15 +198,61 @@ def test_the_json_object_is_out_before_anything_that_can_fail(
 
 
 def test_progress_goes_to_stderr(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(spec: JobSpec, progress: object) -> RunSummary:
-        progress(Progress(1, 2, 3, 4, 1, 5.0, 1))  # type: ignore[operator]
-        progress(Progress(2, 2, 4, 4, 1, 6.0, 2, "halved"))  # type: ignore[operator]
-        return summary(spec)
-
-    monkeypatch.setattr(pipeline.run, "run", run)
+    monkeypatch.setattr(pipeline.run, "run", told)
     result = CliRunner().invoke(app, ["extract", *job])
-    assert "3/4 rows, 1/2 units, 1 rows in error, 5 s" in result.stderr
-    assert "4/4 rows, 2/2 units, 1 rows in error, round 2, halved, 6 s" in result.stderr
+    assert "3/4 rows, 1/2 units, 0.75 rows/s, $0.0050, 33.3% in error, 5 s so far, 1 s left" in result.stderr
+    assert "4/4 rows, 2/2 units" in result.stderr
+
+
+def told(spec: JobSpec, progress: Callable[[Progress], None]) -> RunSummary:
+    """A run that has something to tell."""
+    state = Progress(
+        Event.COMMITTED,
+        units_done=1,
+        units_total=2,
+        rows_done=3,
+        rows_total=4,
+        rows_new=3,
+        rows_error=1,
+        seconds=5.0,
+        stream_seconds=4.0,
+        dollars=0.005,
+        round=1,
+        unit="rows 0..3 of x.parquet",
+    )
+    progress(state)
+    progress(replace(state, units_done=2, rows_done=4, rows_new=4, seconds=6.0))
+    return summary(spec)
+
+
+def test_every_event_of_a_run_is_an_object_in_its_log(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log.jsonl"
+    monkeypatch.setattr(pipeline.run, "run", told)
+    assert CliRunner().invoke(app, ["extract", *job, "--log-file", str(log)]).exit_code == 0
+    result = CliRunner().invoke(app, ["extract", *job, "--log-file", str(log), "--log-format", "json"])
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["event"] for event in events] == ["start", "unit_committed", "unit_committed", "end"] * 2
+    assert [json.loads(line) for line in result.stderr.splitlines()] == events[4:]
+    assert events[1]["unit"] == "rows 0..3 of x.parquet" and events[1]["rows_per_second"] == 0.75
+    assert (events[3]["exit_code"], events[3]["rows_in"]) == (0, 4)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event["time"]) for event in events)
+
+
+def test_the_log_ends_with_the_error_that_ended_the_run(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(spec: JobSpec, progress: object) -> RunSummary:
+        raise JobError("no such column")
+
+    log = tmp_path / "log.jsonl"
+    monkeypatch.setattr(pipeline.run, "run", refuse)
+    assert CliRunner().invoke(app, ["extract", *job, "--log-file", str(log)]).exit_code == 2
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert (last["event"], last["exit_code"], last["reason"]) == ("error", 2, "no such column")
+    result = CliRunner().invoke(app, ["extract", *job, "--log-file", str(tmp_path / "no" / "log")])
+    assert (result.exit_code, "--log-file" in result.stderr) == (2, True)
 
 
 NOISY = """

@@ -14,7 +14,6 @@ from pipeline.actor import DecodeActor
 from pipeline.commit import Receipt
 from pipeline.drive import stages
 from pipeline.job import JobSpec, Pool, UnitCaps
-from pipeline.manifest import UnitRecord
 from pipeline.prepare import Prepared
 from pipeline.read import UnitSource
 from pipeline.rounds import Work
@@ -66,7 +65,6 @@ def inline(
     prepared: Prepared,
     fingerprint: str,
     units: Sequence[Unit],
-    kept: Sequence[UnitRecord],
     started: float,
     progress: object,
     work: Work,

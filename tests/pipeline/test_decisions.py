@@ -110,7 +110,7 @@ def test_a_worker_that_outlives_a_start_without_a_commit_adds_nothing(tmp_path: 
     mark = open_run(prepared.output, prepared.facts, None)
     right = prepare(job(tmp_path, source))
     open_run(right.output, right.facts, right.stored)
-    inline(prepared, mark, prepared.plan.units[:1], [], 0.0, None, Work())
+    inline(prepared, mark, prepared.plan.units[:1], 0.0, None, Work())
 
     summary = run(job(tmp_path, source))
 
@@ -178,7 +178,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def receipts(units: list[Unit], made: object, ledger: object) -> Iterator[Receipt]:
         work = Work()
-        inline(state.prepared, state.fingerprint, units, [], 0.0, None, work)
+        inline(state.prepared, state.fingerprint, units, 0.0, None, work)
         yield from [Receipt(r.unit, r, fresh=True) for r in work.committed[: state.told]]
 
     def attempts(ledger: object) -> Mapping[str, Mapping[str, Attempt]]:
@@ -188,7 +188,6 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(drive, "receipts", receipts)
     monkeypatch.setattr(drive, "start_ledger", lambda: None)
     monkeypatch.setattr(drive, "read_ledger", attempts)
-    monkeypatch.setattr(drive, "Exports", lambda: SimpleNamespace(add=lambda _: None))
     return state
 
 
@@ -197,7 +196,7 @@ def driven(spec: JobSpec, state: SimpleNamespace) -> Work:
     p = state.prepared
     state.fingerprint = open_run(p.output, p.facts, p.stored)
     work = Work()
-    drive.drive(p, state.fingerprint, p.plan.units, [], 0.0, None, work)
+    drive.drive(p, state.fingerprint, p.plan.units, 0.0, None, work)
     return work
 
 
@@ -214,7 +213,7 @@ def test_a_spent_budget_does_not_ask_the_store_for_what_was_not_tried(
 ) -> None:
     lossy.told = 1
     clock = iter([0.0, 0.0, 0.0])  # then the budget is spent
-    monkeypatch.setattr(drive.time, "monotonic", lambda: next(clock, 100.0))
+    monkeypatch.setattr(drive, "time", SimpleNamespace(monotonic=lambda: next(clock, 100.0)))
     asked: list[Unit] = []
     monkeypatch.setattr(drive, "_lost_receipt", lambda prepared, unit, *_: asked.append(unit))
     work = driven(job(tmp_path, shards(tmp_path / "in", 1), budget_seconds=50.0), lossy)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from pipeline.job import Progress
+from pipeline.job import Event, Progress
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage
@@ -51,6 +51,8 @@ def test_a_messy_catalog_comes_through_and_a_second_run_does_nothing(
     assert summary.rows_error == sum(not title for title in source.column("title").to_pylist())
     assert len(output_files(tmp_path / "out")) == summary.units == 10  # 2 + 2 + 2 + 1, one empty, 2
     assert (seen[-1].rows_done, seen[-1].rows_total, seen[-1].units_done) == (137, 137, 10)
+    assert (seen[-1].rows_new, seen[-1].rows_error) == (137, summary.rows_error)
+    assert [state.event for state in seen] == [Event.RUNNING] + [Event.COMMITTED] * 9
 
     metrics = json.loads((tmp_path / "out/metrics.json").read_text())
     assert summary.model_calls == metrics["decode"]["model_calls"] == len(decoders.calls())
@@ -90,8 +92,14 @@ def test_a_limit_is_extended_and_inputs_that_change_are_redone_alone(tmp_path: P
     (source / "part-0002.parquet").unlink()
     write(source / "part-0003.parquet", {"id": [7], "title": ["added"]})
     done = sum(decoders.calls())
-    summary = run(spec)
+    seen: list[Progress] = []
+    summary = run(spec, progress=seen.append)
     assert summary.complete and summary.rows_in == 41
+    # Of the plan's three units none is whole: one is new, of one the limit left a part, one was replaced.
+    assert [(p.units_done, p.units_total, p.rows_done, p.rows_total) for p in (seen[0], seen[-1])] == [
+        (0, 3, 7, 41),
+        (3, 3, 41, 41),
+    ]
     assert_exact(tmp_path / "out", input_table(source))
     # 20 of the replaced file, 13 that the limit left, 1 added; the 7 rows of part-0001 that were done stay.
     assert sum(decoders.calls()) - done == 34

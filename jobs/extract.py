@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Annotated
+
 import typer
 
 from jobs.console import Exit, command, output, progress_bar, run_alone, say, say_notice
@@ -17,6 +20,11 @@ def extract(
     input: Inputs = None,
     output_folder: OutputFolder = None,
     limit: Limit = None,
+    sample_units: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only so many units, drawn at random: what `hpd report` can tell a corpus from."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the units of --sample-units.")] = 0,
     set_: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -27,6 +35,7 @@ def extract(
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
+    job = replace(job, sample_units=sample_units, sample_seed=seed)
     say_notice(job.decoder.model)
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 

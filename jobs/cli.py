@@ -13,6 +13,7 @@ from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
 from jobs.plan import plan
+from jobs.report import report
 from jobs.review import app as review
 from jobs.validate import validate
 from jobs.verify import verify
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(extract)
 app.command()(validate)
 app.command()(plan)
+app.command()(report)
 app.command()(verify)
 app.command()(evaluate)
 app.command()(calibrate)

@@ -88,12 +88,13 @@ def _measured(facts: Facts) -> Chapter:
                     ("$ per hour", "dollars_per_hour", "usd"),
                     ("$ per {per:whole}", "dollars_per_1000", "usd"),
                     ("of it waiting", "waiting_per_1000", "usd"),
-                    ("with start and end of the run", "whole_run_per_1000", "usd"),
+                    ("whole run", "whole_run_per_1000", "usd"),
                 ],
             ),
             paragraph(
                 facts,
-                "Prices are scenarios of {price_source:text}. They are outside every interval of this report.",
+                """Prices are scenarios of {price_source:text}. They are outside every interval of this report. The
+                whole run is with its start and its end, of which a longer one has no more.""",
             ),
             scatter(
                 "Throughput over slots per step, a dot per unit",
@@ -244,11 +245,11 @@ def _methods(facts: Facts) -> Chapter:
                 "methods",
                 [
                     ("engine", "name", "text"),
-                    ("documents/s there", "documents_per_second", "figure"),
-                    ("HPD is", "ratio", "times"),
                     ("$ per {per:whole}", "dollars_per_1000", "usd"),
                     ("dollars", "dollars", "usd_whole"),
                     ("HPD saves", "saved", "usd_whole"),
+                    ("HPD is", "ratio", "times"),
+                    ("documents/s there", "documents_per_second", "figure"),
                 ],
             ),
             paragraph(

@@ -54,7 +54,7 @@ def plan(
         check_decoder(runs, prepared)
         sample = _sample(prepared, rows, seed)
         if runs:
-            pace: Pace = measured(runs, sample, prepared.plan.rows / len(prepared.plan.units))
+            pace: Pace = measured(runs, sample)
         elif throughput is not None:
             pace = given(throughput, job.pool.max_size)
         else:

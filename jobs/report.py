@@ -19,6 +19,7 @@ from jobs.costs.told import Paragraph
 from jobs.costs.written import markdown
 from jobs.options import AsJson, Folder
 from jobs.scores.pages import cost_page, write_page
+from pipeline.config import load_config
 from pipeline.job import JobError
 from pipeline.prices import read_prices
 from pipeline.storage import Storage
@@ -47,6 +48,10 @@ def report(
     finetune_dollars: Annotated[
         float | None, typer.Option(min=0, help="What training and labels cost, for the break-even.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws the resamples of the interval.")] = 0,
     json_: AsJson = False,
 ) -> None:
@@ -59,7 +64,7 @@ def report(
     benchmark = None if compare is None else read_comparison(compare)
     planned = None if plan is None else _plan(plan)
     with output(json_) as out:
-        found = read_runs(runs, Storage())
+        found = read_runs(runs, Storage(load_config(config).output.storage if config is not None else {}))
         facts = assemble(found, asked, plan=planned, benchmark=benchmark)
         told = write_report(output_folder, facts)
         for part in told:

@@ -9,6 +9,8 @@ from jobs.costs.drawing import bars, curve, scatter
 from jobs.costs.told import Chapter, Grid, Paragraph, grid, paragraph
 
 Facts = Mapping[str, Any]
+#: Units that are so many times as large or small as the measured ones are told of.
+_UNIT_RATIO = 2.0
 
 
 def chapters(facts: Facts) -> list[Chapter]:
@@ -61,6 +63,13 @@ def _warnings(facts: Facts) -> list[Paragraph]:
         found.append(
             """{target.outside:share} of the corpus' documents are shorter or longer than any that were measured: there
             the fit is only drawn out."""
+        )
+    planned, seen = facts["target"]["rows_per_unit"], facts["target"]["measured_rows_per_unit"]
+    if planned is not None and not 1 / _UNIT_RATIO < planned / seen < _UNIT_RATIO:
+        found.append(
+            """The plan's units have {target.rows_per_unit:figure} rows, the measured ones
+            {target.measured_rows_per_unit:figure}: the cost is that of units of the measured size, which larger units
+            may undercut."""
         )
     if facts["price_source"].partition(": ")[2].startswith("assumption"):
         found.append("The price of the machine is an assumption ({price_source:text}).")

@@ -58,8 +58,7 @@ def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int
     """The terms, and the facts of the fit, of sampling, of the target's lengths and of run-to-run spread."""
     units = work(runs)
     places = None if plan is None else places_of(plan["sample"])
-    rows_per_unit = None if plan is None else plan["rows_per_unit"]
-    point, bounds = estimate(units, places, rows_per_unit, seed=seed)
+    point, bounds = estimate(units, places, seed=seed)
     why = no_interval(runs)
     seconds = [run.metrics.seconds for run in runs]
     busy, idle = sum(s["decode"] for s in seconds), sum(s["idle"] for s in seconds)
@@ -127,6 +126,8 @@ def target(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[
         "prompt_tokens_per_document": tokens if plan is None else plan["sample"]["prompt_tokens_per_document"],
         "measured_prompt_tokens_per_document": tokens,
         "outside": outside,
+        "rows_per_unit": None if plan is None else plan["rows_per_unit"],
+        "measured_rows_per_unit": sum(run.metrics.rows_in for run in runs) / sum(len(run.units) for run in runs),
         "lengths": [
             {
                 "tokens": int(edge),

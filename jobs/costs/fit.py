@@ -116,17 +116,16 @@ def non_negative(features: FloatArray, target: FloatArray, weights: FloatArray) 
     return best / scale
 
 
-def seconds_per_row(
-    work: UnitWork, weights: FloatArray, places: Places | None, drawn: FloatArray | None, rows_per_unit: float | None
-) -> FloatArray:
+def seconds_per_row(work: UnitWork, weights: FloatArray, places: Places | None, drawn: FloatArray | None) -> FloatArray:
     """[draws] actor seconds per input row of a corpus whose rows are like those of `places` (None: like the units').
 
-    weights: [draws, units]; drawn: [draws, places]. rows_per_unit: of the corpus, None for the units'. Lengths and
-    numbers of slots come from the places; how many documents repeat, and how many steps a slot takes, from the units.
+    weights: [draws, units]; drawn: [draws, places]. Lengths and numbers of slots come from the places; how many
+    documents repeat, how many steps a slot takes and how many rows a unit has, from the units: where units are alike in
+    size, what a unit costs by itself cannot be told from what its rows cost, and must not be spread over other sizes.
     """
     fitted = fit(work, weights)
     rows, documents = weights @ work.rows, weights @ work.documents
-    per_unit = weights.sum(axis=1) / rows if rows_per_unit is None else np.full(len(weights), 1 / rows_per_unit)
+    per_unit = weights.sum(axis=1) / rows
     if places is None or drawn is None:
         decoded = documents / rows
         tokens, slots = weights @ work.prompt_tokens / documents, weights @ work.slots / documents
@@ -152,14 +151,14 @@ def middle_of(figures: FloatArray, level: float = LEVEL) -> Bounds:
 
 
 def estimate(
-    work: UnitWork, places: Places | None, rows_per_unit: float | None, *, resamples: int = RESAMPLES, seed: int = 0
+    work: UnitWork, places: Places | None, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, Bounds]:
     """(actor seconds per row of the corpus, 95 % interval of units and places drawn at random)."""
     random = np.random.default_rng(seed)
     units = len(work.rows)
     once = np.ones((1, units))
     whole = None if places is None else np.ones((1, len(places.rows)))
-    point = seconds_per_row(work, once, places, whole, rows_per_unit)[0]
+    point = seconds_per_row(work, once, places, whole)[0]
     weights = draws(units, resamples, random)
     drawn = None if places is None else draws(len(places.rows), resamples, random)
-    return float(point), middle_of(seconds_per_row(work, weights, places, drawn, rows_per_unit))
+    return float(point), middle_of(seconds_per_row(work, weights, places, drawn))

@@ -10,6 +10,7 @@ import numpy as np
 
 from jobs.costs.fit import LEAST_UNITS, LEVEL, Places, estimate
 from jobs.costs.runs import MeasuredRun, device, work
+from jobs.costs.told import significant
 from pipeline.job import JobError
 from pipeline.prepare import Prepared, Start
 from pipeline.resume import differences
@@ -40,10 +41,10 @@ def assumed(rows_per_second: float) -> Pace:
     return Pace(1 / rows_per_second, None, None, source, "the throughput is an assumption; give --run or --throughput")
 
 
-def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any], rows_per_unit: float) -> Pace:
+def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any]) -> Pace:
     """The fit of earlier runs' units, at the lengths of the `sample`; what actors waited between units is in it."""
     units = work(runs)
-    point, bounds = estimate(units, places_of(sample), rows_per_unit)
+    point, bounds = estimate(units, places_of(sample))
     seconds = [run.metrics.seconds for run in runs]
     waiting = 1 + sum(s["idle"] for s in seconds) / sum(s["decode"] for s in seconds)
     why = no_interval(runs)
@@ -138,7 +139,7 @@ def shown(facts: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from (f"             {line}" for line in bars(sample["prompt_lengths"]))
     yield f"to do        {facts['prompt_tokens']:,} prompt tokens, {facts['slots']:,} values"
-    yield f"pace         {1 / pace['actor_seconds_per_row']:,.2f} rows a second and actor: {pace['source']}"
+    yield f"pace         {significant(1 / pace['actor_seconds_per_row'])} rows a second and actor: {pace['source']}"
     price = f"at {facts['dollars_per_hour']:g} dollars an hour" if facts["dollars_per_hour"] else "no price is set"
     yield f"hours        {_with_ends(facts, 'hours')} on {facts['actors']} actor(s)"
     yield f"dollars      {_with_ends(facts, 'dollars')} ({price})"
@@ -155,8 +156,9 @@ def bars(histogram: Mapping[str, int], width: int = 40) -> Iterator[str]:
 
 def _with_ends(facts: Mapping[str, Any], name: str) -> str:
     low, high = facts[f"{name}_low"], facts[f"{name}_high"]
-    ends = "" if low is None else f" ({low:,.2f} to {high:,.2f}, {100 * facts['level']:g} % interval)"
-    return f"{facts[name]:,.2f}{ends}"
+    level = f"{100 * facts['level']:g} % interval"
+    ends = "" if low is None else f" ({significant(low)} to {significant(high)}, {level})"
+    return f"{significant(facts[name])}{ends}"
 
 
 def check_sample(plan: Mapping[str, Any]) -> None:

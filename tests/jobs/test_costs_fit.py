@@ -68,7 +68,7 @@ def test_a_corpus_like_the_sample_takes_what_the_sample_took() -> None:
     work = corpus(np.random.default_rng(1), 12, noise=0.3)
     falling = UnitWork(**{name: getattr(work, name) for name in work.__slots__} | {"seconds": 9 - work.seconds / 90})
     for measured in (work, falling):  # of the second the best coefficients would be negative
-        predicted = seconds_per_row(measured, np.ones((1, 12)), None, None, None)[0]
+        predicted = seconds_per_row(measured, np.ones((1, 12)), None, None)[0]
         assert predicted == pytest.approx(measured.seconds.sum() / measured.rows.sum(), rel=1e-6)
 
 
@@ -78,7 +78,7 @@ def test_lengths_repeats_and_empty_rows_of_the_corpus_count() -> None:
     once, whole = np.ones((1, 40)), np.ones((1, 8))
 
     def per_row(places: Places, measured: UnitWork = work) -> float:
-        return float(seconds_per_row(measured, once, places, whole, ROWS)[0])
+        return float(seconds_per_row(measured, once, places, whole)[0])
 
     assert per_row(Places(10 * ones, 10 * ones, 10 * 240.0 * ones, 10 * SLOTS * ones)) == pytest.approx(
         truth(240) + C * (work.slot_steps.sum() / work.rows.sum() - STEPS), rel=1e-3
@@ -98,7 +98,7 @@ def test_intervals_cover_the_truth(mean: float | None) -> None:
     for seed in range(500):
         work = corpus(random, 60)
         places = None if mean is None else random_rows(random, 64, 16, mean)
-        point, bounds = estimate(work, places, ROWS, resamples=300, seed=seed)
+        point, bounds = estimate(work, places, resamples=300, seed=seed)
         covered += bounds.low <= truth(120 if mean is None else mean) <= bounds.high
         width.append((bounds.high - bounds.low) / point)
     assert 450 <= covered <= 490, f"{covered / 5:.1f} % of the intervals hold the truth"
@@ -109,7 +109,7 @@ def test_halving_the_interval_takes_four_times_the_units() -> None:
     random = np.random.default_rng(3)
 
     def width(units: int) -> float:
-        found = [estimate(corpus(random, units), None, ROWS, resamples=200, seed=n)[1] for n in range(20)]
+        found = [estimate(corpus(random, units), None, resamples=200, seed=n)[1] for n in range(20)]
         return float(np.mean([b.high - b.low for b in found]))
 
     assert width(160) / width(40) == pytest.approx(0.5, abs=0.1)

@@ -158,6 +158,16 @@ def test_mass_outside_of_what_was_measured_is_told(folder: Path, tmp_path: Path)
     assert "shorter or longer than any that were measured" in (tmp_path / "report.md").read_text()
 
 
+def test_units_of_another_size_are_told_and_not_reckoned_with(folder: Path, tmp_path: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    (tmp_path / "large.json").write_text(json.dumps(plan | {"rows_per_unit": 10_000.0}))
+    usual = facts_of(tmp_path / "a", folder / "run0", "--plan", folder / "plan.json")
+    large = facts_of(tmp_path / "b", folder / "run0", "--plan", tmp_path / "large.json")
+    assert large["estimate"]["dollars"] == usual["estimate"]["dollars"]
+    assert "The plan's units have 10,000 rows, the measured ones 50.0" in (tmp_path / "b" / "report.md").read_text()
+    assert "The plan's units" not in (tmp_path / "a" / "report.md").read_text()
+
+
 def test_the_papers_arithmetic_and_its_mismatch() -> None:
     paper = arithmetic()
     assert paper["ratio"] == pytest.approx(8.7, abs=0.01)

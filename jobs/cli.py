@@ -12,6 +12,8 @@ from jobs.extract import extract
 from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
+from jobs.plan import plan
+from jobs.report import report
 from jobs.review import app as review
 from jobs.validate import validate
 from jobs.verify import verify
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 app.command()(extract)
 app.command()(validate)
+app.command()(plan)
+app.command()(report)
 app.command()(verify)
 app.command()(evaluate)
 app.command()(calibrate)

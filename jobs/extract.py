@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -21,6 +22,11 @@ def extract(
     input: Inputs = None,
     output_folder: OutputFolder = None,
     limit: Limit = None,
+    sample_units: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only so many units, drawn at random: what `hpd report` can tell a corpus from."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the units of --sample-units.")] = 0,
     set_: Overrides = None,
     log_file: LogFile = None,
     log_format: Annotated[
@@ -35,6 +41,7 @@ def extract(
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
+    job = replace(job, sample_units=sample_units, sample_seed=seed)
     say_notice(job.decoder.model)
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 

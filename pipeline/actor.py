@@ -19,13 +19,14 @@ import ray
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from hpd_core.settings import DecoderSpec
-from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, unit_of
+from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, first_text, unit_of
+from pipeline.device import device_name
 from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
-from pipeline.metrics import count
+from pipeline.metrics import count, device_key
 from pipeline.output import OutputColumns
 from pipeline.pack import decode_items
-from pipeline.tokenize import ENCODED_COLUMNS, FAULT, from_columns
+from pipeline.tokenize import ENCODED_COLUMNS, FAULT, SECONDS, from_columns
 from pipeline.units import Unit
 
 _LEDGER_SECONDS = 5.0
@@ -59,6 +60,9 @@ class DecodeActor:
         # Loaded with the first unit: an actor that dies in its constructor would be restarted without end.
         self._decoder: Decoder | None = None
         self._exports = ActorExports()
+        self._device = ""
+        self._load_seconds = 0.0
+        self._ended: float | None = None  # when the last unit was done
 
     def __call__(self, block: pa.Table) -> pa.Table:
         if failure(block):
@@ -66,8 +70,10 @@ class DecodeActor:
         unit = unit_of(block)
         try:
             if self._decoder is None and block.column(FAULT).null_count:
-                make = self._stage.factory or load
+                started, make = time.perf_counter(), self._stage.factory or load
                 self._decoder = make(self._stage.decoder, self._stage.device, self._stage.threads)
+                self._load_seconds = time.perf_counter() - started
+                self._device = device_name(self._decoder, self._stage.device, self._stage.threads)
         except Exception as e:
             log.exception("the decoder cannot be loaded")
             return failed(unit, FailureKind.LOAD, f"the decoder cannot be loaded: {explain(e)}")
@@ -86,8 +92,16 @@ class DecodeActor:
         rows, counts = decode_items(self._exports.watched(decode), from_columns(block), self._stage.pack_documents)
         self._tell("finish", unit.name, attempt)
         metrics = count(rows, counts, self._stage.columns)
-        metrics.seconds["decode"] = time.perf_counter() - started
-        out = block.drop_columns(list(ENCODED_COLUMNS))
+        metrics.seconds["tokenize"] = float(first_text(block.column(SECONDS)))
+        if self._load_seconds:
+            metrics.seconds["load"], self._load_seconds = self._load_seconds, 0.0
+        elif self._ended is not None:
+            metrics.seconds["idle"] = started - self._ended
+        if self._device:
+            metrics.devices[device_key(self._device, self._stage.decoder.model.dtype)] = unit.rows
+        self._ended = time.perf_counter()
+        metrics.seconds["decode"] = self._ended - started
+        out = block.drop_columns([*ENCODED_COLUMNS, SECONDS])
         for name, column in zip(self._stage.columns.fields(), self._stage.columns.build(rows), strict=True):
             out = out.append_column(name, column)
         return out.append_column(METRICS, constant(metrics.to_json(), unit.rows))

@@ -146,8 +146,10 @@ def _manifests(books: Books, names: Iterable[str]) -> dict[str, UnitRecord]:
 def _record(facts: Any) -> UnitRecord:
     """One unit's manifest, its numbers looked at as well; raises one of `_UNREADABLE`."""
     record = UnitRecord.from_json(json.dumps({k: v for k, v in facts.items() if k != "data"}))
-    counts = [*record.metrics.rows.values(), *record.metrics.values.values(), *record.metrics.decode.as_dict().values()]
-    numbers = [record.size, record.unit.start, record.unit.stop, *counts, *record.metrics.seconds.values()]
+    metrics = record.metrics
+    counters = (metrics.rows, metrics.values, metrics.decode.as_dict(), metrics.lengths, metrics.devices)
+    counts = [number for counter in counters for number in counter.values()]
+    numbers = [record.size, record.unit.start, record.unit.stop, *counts, *metrics.seconds.values()]
     if not all(isinstance(n, int | float) for n in numbers):
         raise ValueError("a count is no number")
     for status in record.metrics.rows:

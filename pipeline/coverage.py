@@ -110,7 +110,9 @@ def check_coverage(books: Books, plan: Sequence[PlannedFile]) -> list[Finding]:
         gap
         for file in plan
         if file.rows is not None
-        for gap in uncovered(Unit(file.file, 0, file.rows), [*ranges.get(file.file.uri, []), *file.skipped])
+        for gap in uncovered(
+            Unit(file.file, 0, file.rows), [*ranges.get(file.file.uri, []), *file.skipped, *file.undrawn]
+        )
     ]
     if not books.finished:
         rows = sum(file.rows or 0 for file in plan)

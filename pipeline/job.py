@@ -157,6 +157,8 @@ class JobSpec:
     input_storage, output_storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`,
         `client_kwargs`, …). Never written anywhere.
     limit: only the first so many rows of the plan; None means all. Outside the fingerprint: a larger one extends a run.
+    sample_units, sample_seed: only so many units of the plan, drawn at random. Outside the fingerprint as well: more
+        of the same seed, or all, extend a run.
     pack_documents: documents handed to the decoder in one call; a pack has one deadline.
     pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
     max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
@@ -184,6 +186,8 @@ class JobSpec:
     pool: Pool = Pool()
     output_options: OutputOptions = OutputOptions()
     limit: int | None = None
+    sample_units: int | None = None
+    sample_seed: int = 0
     pack_documents: int = 512
     pack_deadline_seconds: float = 1800.0
     max_rounds: int = 3
@@ -202,6 +206,11 @@ class JobSpec:
             raise JobError("a job needs at least one input, an output and at least one schema")
         if self.limit is not None and self.limit < 1:
             raise JobError(f"limit {self.limit}: must be at least 1")
+        if self.sample_units is not None and (self.sample_units < 1 or self.limit is not None):
+            raise JobError(
+                f"sample_units {self.sample_units}: must be at least 1, and without a limit ({self.limit}): the first "
+                "rows of a catalog are no random sample of it"
+            )
         if self.pack_documents < 1 or self.pack_deadline_seconds <= 0 or self.max_rounds < 1:
             raise JobError("pack_documents, pack_deadline_seconds and max_rounds must be positive")
         if self.on_bad_file not in ("fail", "skip"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,18 +13,28 @@ from hpd_core.rows import Counts, Row, RowStatus, ValueStatus
 from pipeline.job import RowFault
 from pipeline.output import OutputColumns
 
+#: Upper edges of the bins that document lengths are counted in, in tokens; the last bin has no end.
+LENGTH_EDGES = tuple(sorted(factor * 2**power for power in range(3, 17) for factor in (2, 3)))
+
 
 @dataclass
 class Metrics:
     """Numbers of a unit or of many.
 
-    rows: rows by status. values: found values by output column. seconds: wall time by stage, summed over workers.
+    rows: rows by status. values: found values by output column.
+    seconds: wall time by stage, summed over workers. tokenize, commit: of these tasks. decode: of an actor on a unit,
+        prefill and all that surrounds the model included. load: of an actor getting its decoder, counted in its first
+        unit. idle: of an actor from one unit's end to the next one's beginning.
+    lengths: decoded rows by length of their document, see `length_bin`.
+    devices: rows by where their unit was decoded, see `device_key`; nothing for a unit that needed no decoder.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
     values: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     decode: Counts = field(default_factory=Counts)
+    lengths: Counter[str] = field(default_factory=Counter)
+    devices: Counter[str] = field(default_factory=Counter)
 
     def __iadd__(self, other: Metrics) -> Metrics:
         self.rows.update(other.rows)
@@ -31,6 +42,8 @@ class Metrics:
         for stage, seconds in other.seconds.items():
             self.seconds[stage] += seconds
         self.decode += other.decode
+        self.lengths.update(other.lengths)
+        self.devices.update(other.devices)
         return self
 
     @property
@@ -52,6 +65,8 @@ class Metrics:
             "values": dict(self.values),
             "seconds": {stage: round(s, 6) for stage, s in self.seconds.items()},
             "decode": self.decode.as_dict(),
+            "lengths": dict(sorted(self.lengths.items(), key=lambda item: int(item[0]))),
+            "devices": dict(self.devices),
         }
 
     @classmethod
@@ -61,6 +76,8 @@ class Metrics:
             values=Counter(facts["values"]),
             seconds=defaultdict(float, facts["seconds"]),
             decode=Counts(**facts["decode"]),
+            lengths=Counter(facts.get("lengths", {})),  # not in outputs of older versions
+            devices=Counter(facts.get("devices", {})),
         )
 
     def to_json(self) -> str:
@@ -87,4 +104,21 @@ def count(rows: Sequence[Row | RowFault], decode: Counts, columns: OutputColumns
             for attribute, value in zip(row.schema, row.values, strict=True):
                 if value.status is ValueStatus.EXTRACTED:
                     found[columns.column_of(row.schema, attribute) or "hpd_extra"] += 1
-    return Metrics(rows=statuses, values=found, decode=decode)
+    lengths = Counter(length_bin(row.document_tokens) for row in rows if isinstance(row, Row) and row.status.is_ok)
+    return Metrics(rows=statuses, values=found, decode=decode, lengths=lengths)
+
+
+def length_bin(tokens: int) -> str:
+    """Name of the bin of a length: its upper edge of `LENGTH_EDGES`, included; the last edge for all that is longer."""
+    return str(LENGTH_EDGES[min(bisect_left(LENGTH_EDGES, tokens), len(LENGTH_EDGES) - 1)])
+
+
+def device_key(device: str, dtype: str) -> str:
+    """Name in `Metrics.devices`; `device_of` takes it apart."""
+    return f"{device} | {dtype}"
+
+
+def device_of(key: str) -> tuple[str, str]:
+    """(device, dtype) of a `device_key`."""
+    device, _, dtype = key.rpartition(" | ")
+    return device, dtype

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -43,12 +45,16 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """files: everything listed, also what is bad or what a limit leaves without units."""
+    """files: everything listed, also what is bad or what a limit or a sample leaves without units.
+
+    drawn_from: number of units that the `units` are a random sample of; None where they are no sample.
+    """
 
     files: tuple[InputFile, ...]
     units: tuple[Unit, ...]
     schema: pa.Schema
     bad: tuple[BadFile, ...]
+    drawn_from: int | None = None
 
     @property
     def rows(self) -> int:
@@ -61,31 +67,55 @@ class PlannedFile:
 
     rows: rows [0, rows) are planned; None where none are, since the file cannot be read or a limit ends before it.
     skipped: row ranges of them that could not be read, in a job that may skip such.
+    undrawn: row ranges of them that a random sample of units left out.
     """
 
     file: InputFile
     rows: int | None
     skipped: tuple[tuple[int, int], ...] = ()
+    undrawn: tuple[tuple[int, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         facts = {**asdict(self.file), "rows": self.rows}
-        return facts | ({"skipped": [list(r) for r in self.skipped]} if self.skipped else {})
+        ranges = {"skipped": self.skipped, "undrawn": self.undrawn}
+        return facts | {name: [list(r) for r in found] for name, found in ranges.items() if found}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> PlannedFile:
         file = InputFile(facts["uri"], facts["size"], facts["version"])
-        return cls(file, facts["rows"], tuple((start, stop) for start, stop in facts.get("skipped", ())))
+        skipped, undrawn = (
+            tuple((start, stop) for start, stop in facts.get(name, ())) for name in ("skipped", "undrawn")
+        )
+        return cls(file, facts["rows"], skipped, undrawn)
 
 
 def planned_files(plan: Plan, left: Sequence[Unit]) -> list[PlannedFile]:
     """What the `plan` asks of each file. left: units of it that are not committed."""
-    rows: dict[InputFile, int] = {}
+    planned: dict[InputFile, list[tuple[int, int]]] = {}
     for unit in plan.units:
-        rows[unit.file] = max(rows.get(unit.file, 0), unit.stop)
+        planned.setdefault(unit.file, [(0, 0)]).append((unit.start, unit.stop))
+    rows = {file: max(stop for _, stop in ranges) for file, ranges in planned.items()}
+    undrawn = {
+        file: tuple((a[1], b[0]) for a, b in pairwise(sorted(ranges)) if a[1] < b[0])
+        for file, ranges in planned.items()
+    }
     skipped: dict[InputFile, list[tuple[int, int]]] = {}
     for unit in left:
         skipped.setdefault(unit.file, []).append((unit.start, unit.stop))
-    return [PlannedFile(file, rows.get(file), tuple(sorted(skipped.get(file, ())))) for file in plan.files]
+    return [
+        PlannedFile(file, rows.get(file), tuple(sorted(skipped.get(file, ()))), undrawn.get(file, ()))
+        for file in plan.files
+    ]
+
+
+def sampled(plan: Plan, count: int, seed: int) -> Plan:
+    """The plan with `count` of its units that have rows, drawn at random over all files, in its order; all of them
+    where it has no more. What a larger count draws with the same seed holds all that a smaller one draws."""
+    units = [unit for unit in plan.units if unit.rows]
+    draw = random.Random(seed)
+    lots = {unit: draw.random() for unit in units}
+    chosen = set(sorted(units, key=lots.__getitem__)[:count])
+    return replace(plan, units=tuple(unit for unit in units if unit in chosen), drawn_from=len(units))
 
 
 def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: int | None) -> Plan:

@@ -13,7 +13,7 @@ from pipeline.fit import check_machine
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.output import OutputColumns, check_names, output_schema
-from pipeline.plan import Plan, make_plan
+from pipeline.plan import Plan, make_plan, sampled
 from pipeline.resume import RUN, check_run, job_facts, lost_rows, marks, remaining, resolve, run_facts, select
 from pipeline.storage import Storage
 from pipeline.units import Unit
@@ -60,6 +60,8 @@ def prepare(job: JobSpec) -> Prepared:
     stored = _stored(output)
     job, resolved = resolve(job, stored)
     plan = make_plan(job.inputs, source, job.units, job.limit)
+    if job.sample_units is not None:
+        plan = sampled(plan, job.sample_units, job.sample_seed)
     _refuse_inside(place, [file.uri for file in plan.files], source)
     try:
         job.reader.check(plan.schema)

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
+from pipeline.checked import ConfigError, read_mapping
 from pipeline.shipped import shipped
+
+#: The file that ships.
+PRICES = "prices.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class MachinePrice:
-    """What one machine costs. `source` says who says so and begins with "assumption" where nobody does."""
+    """What one machine costs. `source` says who says so and begins with "assumption" where nobody does.
+
+    dollars_per_hour: on demand. spot: where it may be taken away. own: of a machine that is bought, with power and
+    upkeep, over its life. flops, bytes_per_second: the most that its data sheet promises of dense 16-bit products and
+    of memory, both None where no data sheet says so.
+    """
 
     name: str
     dollars_per_hour: float
     source: str
     date: str
+    spot: float | None = None
+    own: float | None = None
+    flops: float | None = None
+    bytes_per_second: float | None = None
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """{price class: dollars per hour}, those that are known."""
+        found = {"on demand": self.dollars_per_hour, "spot": self.spot, "own hardware": self.own}
+        return {name: price for name, price in found.items() if price is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +56,48 @@ class HostedPrice:
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A file of prices. origin: its name."""
+
+    machines: Mapping[str, MachinePrice]
+    hosted: Mapping[str, HostedPrice]
+    origin: str
+
+
+P = TypeVar("P", MachinePrice, HostedPrice)
+
+
+def read_prices(path: Path | None = None) -> Prices:
+    """The prices of a file, or those that ship. Raises `ConfigError` naming file, entry and key."""
+    origin = f"conf/{PRICES}" if path is None else path.name
+    tree = shipped(PRICES) if path is None else read_mapping(path)
+    machines = _entries(tree, "machines", MachinePrice, origin)
+    return Prices(machines, _entries(tree, "hosted", HostedPrice, origin), origin)
+
+
 def machine_prices() -> dict[str, MachinePrice]:
-    entries = shipped("prices.yaml")["machines"]
-    return {n: MachinePrice(n, float(e["dollars_per_hour"]), e["source"], str(e["date"])) for n, e in entries.items()}
+    return dict(read_prices().machines)
 
 
 def hosted_prices() -> dict[str, HostedPrice]:
-    entries = shipped("prices.yaml")["hosted"]
-    return {name: HostedPrice(name=name, **entry | {"date": str(entry["date"])}) for name, entry in entries.items()}
+    return dict(read_prices().hosted)
+
+
+def _entries(tree: Mapping[str, Any], section: str, kind: type[P], origin: str) -> dict[str, P]:
+    entries = tree.get(section) or {}
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f"{origin}: {section}: must be a section of names")
+    found = {}
+    for name, entry in entries.items():
+        where = f"{origin}: {section}.{name}"
+        try:
+            facts: dict[str, Any] = {
+                key: str(value) if key in ("source", "date") else float(value) for key, value in entry.items()
+            }
+            found[name] = kind(name=name, **facts)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if any(not 0 <= value < float("inf") for value in facts.values() if isinstance(value, float)):
+            raise ConfigError(f"{where}: prices and rates must be finite and not negative: {facts}")
+    return found

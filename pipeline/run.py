@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
@@ -64,7 +65,10 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     failures = [*bad, *_failures(left, work)]
     if complete:
         planned = [file.as_dict() for file in planned_files(plan, left)]
-        notes = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
+        notes: dict[str, Any] = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
+        if plan.drawn_from is not None:
+            drawn = {"units": len(plan.units), "of": plan.drawn_from, "seed": job.sample_seed, "rows": plan.rows}
+            notes["sample"] = drawn
         output.finish(kept, dropped, notes)
     return summarise(
         output,

@@ -10,8 +10,9 @@ from pipeline.job import RunSummary
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics, total
 from pipeline.promise import PromiseError
+from pipeline.unit_table import to_parquet, unit_table
 
-METRICS_FILE = "metrics.json"
+METRICS_FILE, UNIT_METRICS_FILE = "metrics.json", "metrics.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,10 @@ def work_of(
 def write_metrics(
     folder: OutputFolder, kept: Sequence[UnitRecord], rows_in: int, work: RunWork, complete: bool
 ) -> dict[str, Any]:
-    """metrics.json: totals of the whole committed output, and the run that wrote them. rows_in: as planned."""
+    """metrics.json: totals of the whole committed output, and the run that wrote them. rows_in: as planned.
+    metrics.parquet, written before it: the same numbers of each unit, see `unit_table`."""
     facts = metrics_facts(kept, rows_in) | {"complete": complete, "run": asdict(work)}
+    folder.storage.replace(folder.path(UNIT_METRICS_FILE), to_parquet(unit_table(kept)))
     folder.write_json(METRICS_FILE, facts)
     return facts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,7 @@ from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document, Schema
 from hpd_core.settings import DecoderSpec
-from pipeline.block import FailureKind, checked, explain, failed, failure, unit_of
+from pipeline.block import FailureKind, checked, constant, explain, failed, failure, unit_of
 from pipeline.job import Encoder, EncoderFactory, RowFault, RowReader
 from pipeline.schema import conform
 from pipeline.units import Unit
@@ -26,13 +27,14 @@ SCHEMA = "__hpd_schema"  # pickled hpd_core Schema, dictionary-encoded: as many 
 FAULT = "__hpd_fault"
 FAULT_STATUS = "__hpd_fault_status"
 ENCODED_COLUMNS = (IDS, CUT, TEXT, SCHEMA, FAULT, FAULT_STATUS)
+SECONDS = "__hpd_tokenize_seconds"  # that this stage took for the unit, the same in every row
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeStage:
-    """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS`.
+    """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS` and `SECONDS`.
 
     keep: input columns that go on from here, None for all: what the text alone needs may have the name of an output.
     """
@@ -49,7 +51,7 @@ class TokenizeStage:
         return checked(FailureKind.TOKENIZE, unit_of(block), block, self._run)
 
     def _run(self, unit: Unit, block: pa.Table) -> pa.Table:
-        identity = block.column_names[-2:]
+        started, identity = time.perf_counter(), block.column_names[-2:]
         rows = conform(block.drop_columns(identity), self.schema)
         if unit.poison:
             items: Sequence[EncodedDocument | RowFault] = [RowFault(RowStatus.ERROR, unit.poison)]
@@ -66,7 +68,7 @@ class TokenizeStage:
         rows = rows.select([*kept, *identity])
         for name, column in to_columns(items).items():
             rows = rows.append_column(name, column)
-        return rows
+        return rows.append_column(SECONDS, constant(f"{time.perf_counter() - started:.6f}", unit.rows))
 
 
 def documents(reader: RowReader, rows: pa.Table) -> list[Document | RowFault]:

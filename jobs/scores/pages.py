@@ -1,5 +1,5 @@
-"""HTML pages for people: of runs a report, comparison, blind review and speed, of a training its curves; each is one
-file that needs nothing else."""
+"""HTML pages for people: of runs a report, comparison, blind review, speed and cost, of a training its curves; each is
+one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -77,6 +77,12 @@ def confidence(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def benchmark_page(facts: Mapping[str, Any], charts: Sequence[Any], labels: int, line: int) -> str:
     """Speed of engines. facts: the content of benchmark.json; charts, labels, line: see jobs/timing/plot.py."""
     return _page("benchmark.html.j2", facts=facts, charts=charts, labels=labels, line=line)
+
+
+def cost_page(heading: str, chapters: Sequence[Any], size: tuple[int, int, int, int, int]) -> str:
+    """What documents cost. chapters: of jobs/costs/told.py; size: WIDTH, PITCH, AREA_WIDTH, AREA_HEIGHT, LEFT of
+    jobs/costs/drawing.py."""
+    return _page("costs.html.j2", heading=heading, chapters=chapters, size=size)
 
 
 def training_page(facts: Mapping[str, str], drawing: Any, size: tuple[int, int, int], heading: str) -> str:

@@ -1,0 +1,262 @@
+"""The story of a cost report, told over its facts: what was measured, what a corpus costs, beside what, how sure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.costs import beside
+from jobs.costs.beside import Facts
+from jobs.costs.drawing import bars, curve, scatter
+from jobs.costs.told import Chapter, Grid, Paragraph, grid, paragraph
+
+#: Units that are so many times as large or small as the measured ones are told of.
+_UNIT_RATIO = 2.0
+
+
+def chapters(facts: Facts) -> list[Chapter]:
+    """facts: the content of report.json."""
+    return [
+        _summary(facts),
+        _measured(facts),
+        _time(facts),
+        _corpus(facts),
+        _sure(facts),
+        _actors(facts),
+        *([beside.methods(facts)] if facts["methods"] else []),
+        *([beside.hosted(facts), beside.finetune(facts)] if facts["hosted"] else []),
+        *([beside.roofline(facts)] if facts["roofline"] else []),
+        beside.paper(facts),
+        _runs(facts),
+    ]
+
+
+def _summary(facts: Facts) -> Chapter:
+    if facts["sampling"]["interval"]:
+        ends = "; {sampling.level:share} interval {estimate.low:usd_whole} to {estimate.high:usd_whole}"
+    else:
+        ends = ", without an interval (see How sure this is)"
+    parts: list[Any] = [
+        paragraph(
+            facts,
+            f"""{{documents:whole}} documents with {{measured.model:text}} on {{measured.device:text}},
+            {{measured.dtype:text}}: {{estimate.dollars:usd_whole}} at the {{prices.0.name:text}} price of
+            {{prices.0.dollars_per_hour:usd}} an hour{ends}. That is {{estimate.dollars_per_1000:usd}} per {{per:whole}}
+            documents, and {{estimate.days:figure}} days on {{estimate.actors:whole}} actor(s).""",
+        ),
+        *_warnings(facts),
+    ]
+    if len(facts["ways"]) > 1:
+        parts.append(
+            bars(facts, "Dollars for the corpus, by way", "ways", "{name:text}", ("dollars", "usd_whole"),
+                 ours="HPD, measured here")
+        )  # fmt: skip
+    return Chapter("In short", parts)
+
+
+def _warnings(facts: Facts) -> list[Paragraph]:
+    found = []
+    if not facts["sampling"]["interval"]:
+        found.append("An interval does not hold here, and none is given: {sampling.why:text}.")
+    outside = facts["target"]["outside"]
+    if outside:
+        found.append(
+            """{target.outside:share} of the corpus' documents are shorter or longer than any that were measured: there
+            the fit is only drawn out."""
+        )
+    planned, seen = facts["target"]["rows_per_unit"], facts["target"]["measured_rows_per_unit"]
+    if planned is not None and not 1 / _UNIT_RATIO < planned / seen < _UNIT_RATIO:
+        found.append(
+            """The plan's units have {target.rows_per_unit:figure} rows, the measured ones
+            {target.measured_rows_per_unit:figure}: the cost is that of units of the measured size, which larger units
+            may undercut."""
+        )
+    if facts["price_source"].partition(": ")[2].startswith("assumption"):
+        found.append("The price of the machine is an assumption ({price_source:text}).")
+    return [paragraph(facts, text, warning=True) for text in found]
+
+
+def _measured(facts: Facts) -> Chapter:
+    return Chapter(
+        "What was measured",
+        [
+            paragraph(
+                facts,
+                """{measured.rows:whole} rows, {measured.rows_error:whole} of them in error, in
+                {measured.units:whole} units: {measured.rows_per_second:figure} rows a second and actor, waiting
+                included. Actors worked {measured.utilisation:share} of the time between their first unit and their
+                last; what they waited, {measured.idle_share:share}, is paid for and is in the price. A document had
+                {measured.prompt_tokens_per_document:figure} prompt tokens and
+                {measured.values_per_document:figure} values; a step wrote {measured.tokens_per_step:figure} tokens.""",
+            ),
+            grid(
+                facts,
+                "prices",
+                [
+                    ("price", "name", "text"),
+                    ("$ per hour", "dollars_per_hour", "usd"),
+                    ("$ per {per:whole}", "dollars_per_1000", "usd"),
+                    ("of it waiting", "waiting_per_1000", "usd"),
+                    ("whole run", "whole_run_per_1000", "usd"),
+                ],
+            ),
+            paragraph(
+                facts,
+                """Prices are scenarios of {price_source:text}. They are outside every interval of this report. The
+                whole run is with its start and its end, of which a longer one has no more.""",
+            ),
+            scatter(
+                "Throughput over slots per step, a dot per unit",
+                "value tokens fed per step",
+                "rows a second",
+                [(unit["slots_per_step"], unit["rows_per_second"]) for unit in facts["unit_points"]],
+            ),
+        ],
+    )
+
+
+def _time(facts: Facts) -> Chapter:
+    return Chapter(
+        "Where the time goes",
+        [
+            bars(facts, "Seconds of actors", "stages", "{name:text}, {share:share}", ("seconds", "figure")),
+            paragraph(
+                facts,
+                """Reading and tokenising run beside the actors, on other cores:
+                {measured.tokenize_seconds_per_row:figure} seconds a row. The fit of unit seconds says
+                {fit.seconds_per_unit:figure} a unit + {fit.seconds_per_prefill_token:figure} a prefill token +
+                {fit.seconds_per_slot_step:figure} a slot-step: prefill is {fit.prefill_share:share} of the fitted time,
+                slot-steps {fit.slot_step_share:share}, the unit itself {fit.unit_share:share}. Half of the units are
+                within {fit.median_error:share} of it.""",
+            ),
+        ],
+    )
+
+
+def _corpus(facts: Facts) -> Chapter:
+    if facts["target"]["source"] == "plan":
+        lengths = """The corpus' lengths are those of {target.rows:whole} random rows of its plan,
+        {target.prompt_tokens_per_document:figure} prompt tokens a document; the measured units had
+        {target.measured_prompt_tokens_per_document:figure}."""
+    else:
+        lengths = """The corpus is taken to be like the measured units, {target.prompt_tokens_per_document:figure}
+        prompt tokens a document; give --plan for lengths of its own."""
+    drawn = facts["target"]["source"] == "plan"
+    return Chapter(
+        "What a corpus costs",
+        [
+            paragraph(facts, lengths),
+            grid(facts, "estimate.terms", [("term", "name", "text"), ("dollars", "dollars", "usd_whole")]),
+            curve("Dollars over corpus size, both axes in powers of ten", facts["sizes"]),
+            grid(
+                facts,
+                "sizes",
+                [
+                    ("documents", "documents", "whole"),
+                    ("dollars", "dollars", "usd_whole"),
+                    ("from", "low", "usd_whole"),
+                    ("to", "high", "usd_whole"),
+                ],
+            ),
+            grid(
+                facts,
+                "prices",
+                [
+                    ("price of the machine", "name", "text"),
+                    ("dollars", "dollars", "usd_whole"),
+                    ("from", "low", "usd_whole"),
+                    ("to", "high", "usd_whole"),
+                ],
+            ),
+            bars(
+                facts,
+                "Documents by length in tokens, up to",
+                "target.lengths",
+                "{tokens:whole}",
+                ("target", "share"),
+                second="measured" if drawn else "",
+                legend=("corpus", "measured") if drawn else None,
+            ),
+        ],
+    )
+
+
+def _sure(facts: Facts) -> Chapter:
+    parts = []
+    if facts["sampling"]["interval"]:
+        parts.append(
+            paragraph(
+                facts,
+                """The interval is the middle {sampling.level:share} of {sampling.resamples:whole} resamples of the
+                {sampling.units:whole} units, each fitted and predicted anew; its width is
+                {sampling.relative_width:share} of the estimate. It says what other units of the same catalog would have
+                given. Halving it takes four times the units, and halves this term alone.""",
+            )
+        )
+    else:
+        parts.append(paragraph(facts, "No interval is given: {sampling.why:text}.", warning=True))
+    if facts["spread"]:
+        parts.append(
+            paragraph(
+                facts,
+                """Run to run, with the work of each taken into account, {spread.runs:whole} runs took from
+                {spread.fastest:times} to {spread.slowest:times} of what the fit over all of them says. That is a term
+                of its own, beside the interval.""",
+            )
+        )
+    else:
+        text = "How far one run is from the next is not known: it takes at least three runs of the job."
+        parts.append(paragraph(facts, text))
+    terms = facts["terms"]
+    again = (
+        "Work done again is a factor of {terms.retried:figure}" if terms["retries_known"] else "Retries are not known"
+    )
+    start = (
+        "start and finish take {terms.start_seconds:figure} seconds"
+        if terms["start_known"]
+        else "start and finish are not known, since the runs were resumed, and count for nothing"
+    )
+    parts.append(
+        paragraph(
+            facts,
+            f"""{again}; {start}; an actor loads for {{terms.load_seconds:figure}} seconds; the last unit of a job keeps
+            the other actors waiting, on average half of a unit's {{terms.unit_seconds:figure}} seconds.""",
+        )
+    )
+    return Chapter("How sure this is", parts)
+
+
+def _actors(facts: Facts) -> Chapter:
+    return Chapter(
+        "Days on more actors",
+        [
+            grid(
+                facts,
+                "days",
+                [("actors", "actors", "whole"), ("days", "days", "figure"), ("dollars", "dollars", "usd_whole")],
+            ),
+            paragraph(
+                facts,
+                """Each actor is taken to be as fast as the one(s) measured, at {prices.0.name:text} prices: storage and
+                tokenisation have to keep up.""",
+            ),
+        ],
+    )
+
+
+def _runs(facts: Facts) -> Chapter:
+    runs: Grid = grid(
+        facts,
+        "runs",
+        [
+            ("run", "name", "text"),
+            ("units are", "sampling", "text"),
+            ("units", "units", "whole"),
+            ("rows", "rows", "whole"),
+            ("actors", "actors", "whole"),
+            ("wall s", "wall_seconds", "whole"),
+            ("work s", "actor_seconds", "whole"),
+            ("waiting s", "idle_seconds", "figure"),
+            ("tries again", "retries", "whole"),
+        ],
+    )
+    return Chapter("Runs", [runs])

@@ -1,0 +1,91 @@
+"""`hpd plan`: units, tokens, hours and dollars of a job before it runs, from footers and random rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hpd_core.source import check_present
+from jobs.console import Exit, command, output, run_alone, say
+from jobs.costs.planning import Pace, assumed, check_decoder, describe, given, measured, shown
+from jobs.costs.runs import read_runs
+from jobs.costs.sampling import draw_rows
+from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
+from pipeline.compose import compose
+from pipeline.config import load_config
+from pipeline.job import JobError
+from pipeline.prepare import Prepared, check_start, prepare
+from pipeline.storage import Storage
+
+
+@command
+def plan(
+    config: ConfigFile,
+    input: Inputs = None,
+    output_folder: OutputFolder = None,
+    limit: Limit = None,
+    set_: Overrides = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Random rows to look at, over all files.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Draws the rows.")] = 0,
+    run: Annotated[
+        list[str] | None, typer.Option("--run", help="Output of an earlier run to take the pace from; may be repeated.")
+    ] = None,
+    throughput: Annotated[
+        float | None, typer.Option(min=1e-9, help="Rows per second of the whole job, where no run was measured.")
+    ] = None,
+    json_: AsJson = False,
+) -> None:
+    """Estimate a job without running it. Loads the tokenizer, no weights; writes nothing.
+
+    The pace is that of --run or --throughput, else what the configuration expects (units.documents_per_second).
+    `hpd report --plan` takes the lengths from what --json prints. Exit codes: 0 estimated, 2 it cannot be.
+    """
+    if run and throughput is not None:
+        raise JobError("--run and --throughput: give one of them")
+    settings = load_config(config, set_ or ())
+    job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
+    check_present(job.decoder.model)
+    with output(json_) as out:
+        prepared = prepare(job)
+        start = check_start(prepared, prepared.output.read_records())
+        runs = read_runs(run, Storage(job.output_storage)) if run else []
+        check_decoder(runs, prepared)
+        sample = _sample(prepared, rows, seed)
+        if runs:
+            pace: Pace = measured(runs, sample)
+        elif throughput is not None:
+            pace = given(throughput, job.pool.max_size)
+        else:
+            pace = assumed(job.units.documents_per_second)
+        facts = describe(prepared, start, sample, seed, pace)
+        out.finish(facts)
+        for line in shown(facts):
+            out.console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _say_bad(facts["bad_files"], job.on_bad_file == "fail")
+
+
+def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:
+    """Raises `JobError` where the input has no row, or none of those drawn can be used."""
+    if not prepared.plan.rows:
+        raise JobError("the input has no rows: there is nothing to estimate")
+    from hpd_core.prompt import PromptEncoder  # transformers: seconds, which a wrong option need not wait for
+    from jobs.costs.sampling import measure
+
+    encoder = PromptEncoder.from_spec(prepared.job.decoder)
+    try:
+        return measure(prepared, encoder, draw_rows(prepared.plan.units, rows, seed)).as_dict()
+    except ValueError as error:
+        raise JobError(str(error)) from error
+
+
+def _say_bad(files: Sequence[str], refused: bool) -> None:
+    for file in files:
+        say(f"{'error' if refused else 'skipped'}: {file}")
+    if files and refused:
+        raise typer.Exit(Exit.INPUT)
+
+
+if __name__ == "__main__":
+    run_alone(plan)

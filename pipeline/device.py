@@ -1,0 +1,33 @@
+"""What a decoder ran on, as people name it: a price or a speed means nothing without it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from pipeline.job import Decoder
+
+
+def device_name(decoder: Decoder, device: str, threads: int) -> str:
+    """Name of the GPU, or of the processor with the number of threads.
+
+    device: what was asked for; where the decoder knows its own, as the real one does, that counts.
+    """
+    own = str(getattr(getattr(decoder, "model", None), "device", device))
+    torch = sys.modules.get("torch")
+    if own.startswith("cuda") and torch is not None:
+        return str(torch.cuda.get_device_name(own))
+    return f"{processor()}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """The processor's model, as the kernel names it; its architecture where nobody says more."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    return " ".join((named or platform.processor() or platform.machine() or "an unknown processor").split())

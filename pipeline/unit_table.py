@@ -1,0 +1,78 @@
+"""metrics.parquet: what each committed unit was and took, one row per unit, for reports and for whoever asks in SQL."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpd_core.rows import Counts, RowStatus
+from pipeline.manifest import UnitRecord
+from pipeline.metrics import Metrics, device_of
+
+#: {column: stage of `Metrics.seconds`}. An actor's whole time on a unit is no "decode" here: that is a part of it.
+STAGES = {
+    "tokenize_seconds": "tokenize",
+    "actor_seconds": "decode",
+    "load_seconds": "load",
+    "idle_seconds": "idle",
+    "commit_seconds": "commit",
+}
+
+
+def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
+    """The numbers of one unit, flat.
+
+    rows_<status>, and the counters of `hpd_core.rows.Counts` under their names; prefill_tokens: all that was fed before
+    a value (prompts and shared prefixes); slot_steps: value tokens fed, one per live slot and step. Seconds: `STAGES`,
+    and prefill_seconds and decode_seconds, the parts of an actor's time that forward passes took. device, dtype: None
+    where no decoder was needed or it is not known.
+    """
+    decode = metrics.decode
+    places = sorted(map(device_of, metrics.devices))
+    return {
+        "rows": metrics.rows_in,
+        **{f"rows_{status.value}": metrics.rows[status.value] for status in RowStatus},
+        "prefill_tokens": decode.prompt_tokens + decode.prefix_tokens,
+        "slot_steps": decode.decode_rows,
+        **decode.as_dict(),
+        **{column: metrics.seconds.get(stage, 0.0) for column, stage in STAGES.items()},
+        "device": ", ".join(device for device, _ in places) or None,
+        "dtype": ", ".join(sorted({dtype for _, dtype in places})) or None,
+    }
+
+
+def unit_table(records: Sequence[UnitRecord]) -> pa.Table:
+    """One row per unit in the order given: where its rows come from, its data object, and `unit_facts`."""
+    rows = [
+        {
+            "file": record.unit.file.uri,
+            "start": record.unit.start,
+            "stop": record.unit.stop,
+            "data": f"data/{record.object}.parquet",
+            "fingerprint": record.fingerprint,
+            **unit_facts(record.metrics),
+        }
+        for record in records
+    ]
+    return pa.Table.from_pylist(rows, schema=_schema())
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _schema() -> pa.Schema:
+    """The same columns with the same types, also of an output without units."""
+    sample = unit_facts(Metrics(decode=Counts()))
+    kinds: dict[str, pa.DataType] = {"file": pa.string(), "start": pa.int64(), "stop": pa.int64()}
+    kinds |= {"data": pa.string(), "fingerprint": pa.string()}
+    for name, value in sample.items():
+        kinds[name] = (
+            pa.int64() if isinstance(value, int) else pa.float64() if isinstance(value, float) else pa.string()
+        )
+    return pa.schema(list(kinds.items()))

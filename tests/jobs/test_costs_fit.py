@@ -1,0 +1,122 @@
+"""The fit against brute force, and its intervals against a corpus whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jobs.costs.fit import Bounds, FloatArray, Places, UnitWork, draws, estimate, fit, non_negative, seconds_per_row
+
+A, B, C = 3.0, 0.004, 0.0009
+ROWS, SLOTS, STEPS = 100, 5, 12  # per unit, per document, slot-steps per document
+
+
+def corpus(random: np.random.Generator, units: int, noise: float = 0.05, mixed: float = 0.3) -> UnitWork:
+    """Units of a corpus in which neighbours are alike: each unit has lengths about a mean of its own (`mixed`)."""
+    means = 120 * np.exp(random.normal(0, mixed, units) - mixed**2 / 2)
+    lengths = means[:, None] * np.exp(random.normal(0, 0.6, (units, ROWS)) - 0.18)
+    prompt = lengths.sum(axis=1)
+    steps = random.poisson(STEPS, (units, ROWS)).sum(axis=1).astype(float)
+    seconds = (A + B * prompt + C * steps) * np.exp(random.normal(0, noise, units) - noise**2 / 2)
+    ones, zeros = np.ones(units), np.zeros(units)
+    return UnitWork(ROWS * ones, ROWS * ones, zeros, ROWS * SLOTS * ones, prompt, zeros, steps, seconds)
+
+
+def random_rows(random: np.random.Generator, places: int, rows: int, mean: float) -> Places:
+    """Rows of another corpus, drawn a few from each of many places."""
+    centres = mean * np.exp(random.normal(0, 0.3, places) - 0.045)
+    lengths = centres[:, None] * np.exp(random.normal(0, 0.6, (places, rows)) - 0.18)
+    ones = np.ones(places)
+    return Places(rows * ones, rows * ones, lengths.sum(axis=1), rows * SLOTS * ones)
+
+
+def truth(mean: float) -> float:
+    return A / ROWS + B * mean + C * STEPS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_non_negative_coefficients_fit_better(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    features, target = random.uniform(0, 2, (15, 3)), random.normal(1, 2, 15)
+    weights = random.integers(0, 3, (2, 15)).astype(float)
+    found = non_negative(features, target, weights)
+    assert (found >= 0).all()
+
+    def loss(weight: FloatArray, coefficients: FloatArray) -> float:
+        return float((weight * (features @ coefficients - target) ** 2).sum())
+
+    for weight, coefficients in zip(weights, found, strict=True):
+        least = loss(weight, coefficients)
+        near = (coefficients + np.array(step) for step in itertools.product((-1e-3, 0, 1e-3), repeat=3))
+        grid = (np.array(point) for point in itertools.product(np.linspace(0, 3, 7), repeat=3))
+        assert all(loss(weight, other) >= least - 1e-9 for other in itertools.chain(near, grid) if (other >= 0).all())
+
+
+def test_coefficients_of_a_corpus_without_noise_are_found_and_columns_that_are_equal_do_no_harm() -> None:
+    work = corpus(np.random.default_rng(0), 40, noise=0.0)
+    found = fit(work, np.ones((1, 40)))
+    np.testing.assert_allclose(found.coefficients[0], [A, B, C], rtol=1e-4)
+    assert found.calibration[0] == pytest.approx(1, abs=1e-6)
+    same = np.ones((5, 3))
+    assert (same @ non_negative(same, np.full(5, 6.0), np.ones((1, 5)))[0]) == pytest.approx(6, rel=1e-6)
+    assert not non_negative(same, np.full(5, -1.0), np.ones((1, 5))).any()
+
+
+def test_a_corpus_like_the_sample_takes_what_the_sample_took() -> None:
+    work = corpus(np.random.default_rng(1), 12, noise=0.3)
+    falling = UnitWork(**{name: getattr(work, name) for name in work.__slots__} | {"seconds": 9 - work.seconds / 90})
+    for measured in (work, falling):  # of the second the best coefficients would be negative
+        predicted = seconds_per_row(measured, np.ones((1, 12)), None, None)[0]
+        assert predicted == pytest.approx(measured.seconds.sum() / measured.rows.sum(), rel=1e-6)
+
+
+def test_lengths_repeats_and_empty_rows_of_the_corpus_count() -> None:
+    work = corpus(np.random.default_rng(2), 40, noise=0.0)
+    ones = np.ones(8)
+    once, whole = np.ones((1, 40)), np.ones((1, 8))
+
+    def per_row(places: Places, measured: UnitWork = work) -> float:
+        return float(seconds_per_row(measured, once, places, whole)[0])
+
+    assert per_row(Places(10 * ones, 10 * ones, 10 * 240.0 * ones, 10 * SLOTS * ones)) == pytest.approx(
+        truth(240) + C * (work.slot_steps.sum() / work.rows.sum() - STEPS), rel=1e-3
+    )
+    usual = per_row(Places(10 * ones, 10 * ones, 1200 * ones, 50 * ones))
+    assert per_row(Places(20 * ones, 10 * ones, 1200 * ones, 50 * ones)) < 0.65 * usual, "half of the rows have no text"
+    fields = {name: getattr(work, name) for name in work.__slots__}
+    half = work.documents / 2
+    repeats = UnitWork(**fields | {"documents": half, "copied": half, "slots": work.slots / 2})
+    assert per_row(Places(10 * ones, 10 * ones, 1200 * ones, 50 * ones), repeats) < usual
+
+
+@pytest.mark.parametrize("mean", [None, 200.0], ids=["a corpus like the units", "longer documents, from random rows"])
+def test_intervals_cover_the_truth(mean: float | None) -> None:
+    """500 samples of 60 units each from a corpus whose cost is known: 90 to 98 % of the intervals hold it."""
+    random, covered, width = np.random.default_rng(7), 0, []
+    for seed in range(500):
+        work = corpus(random, 60)
+        places = None if mean is None else random_rows(random, 64, 16, mean)
+        point, bounds = estimate(work, places, resamples=300, seed=seed)
+        covered += bounds.low <= truth(120 if mean is None else mean) <= bounds.high
+        width.append((bounds.high - bounds.low) / point)
+    assert 450 <= covered <= 490, f"{covered / 5:.1f} % of the intervals hold the truth"
+    assert 0.02 < np.mean(width) < 0.3
+
+
+def test_halving_the_interval_takes_four_times_the_units() -> None:
+    random = np.random.default_rng(3)
+
+    def width(units: int) -> float:
+        found = [estimate(corpus(random, units), None, resamples=200, seed=n)[1] for n in range(20)]
+        return float(np.mean([b.high - b.low for b in found]))
+
+    assert width(160) / width(40) == pytest.approx(0.5, abs=0.1)
+
+
+def test_draws_draw_as_many_as_there_are() -> None:
+    found = draws(7, 50, np.random.default_rng(0))
+    assert found.shape == (50, 7) and (found.sum(axis=1) == 7).all() and len(np.unique(found, axis=0)) > 40
+    with pytest.raises(ValueError, match="bounds from 2 to 1"):
+        Bounds(2, 1)

@@ -1,0 +1,86 @@
+"""What each unit took, from the stages that know it to metrics.parquet; without Ray."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline.drive
+from hpd_core.rows import Counts
+from hpd_core.settings import DecoderSpec
+from pipeline.device import device_name, processor
+from pipeline.metrics import LENGTH_EDGES, Metrics, device_key, device_of, length_bin
+from pipeline.run import run
+from pipeline.unit_table import to_parquet, unit_facts, unit_table
+from tests.pipeline.fakes import HashDecoder, HashDecoders
+from tests.pipeline.helpers import inline, job, shards, write
+
+
+class SlowDecoders(HashDecoders):
+    def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
+        time.sleep(0.05)
+        return super().__call__(spec, device, threads)
+
+
+def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    shards(tmp_path / "in", count=2, rows=30)
+    spec = job(tmp_path, tmp_path / "in", decoder_factory=SlowDecoders(tmp_path / "calls.log", delay=0.01))
+    assert run(spec).complete
+    rows = pq.read_table(tmp_path / "out" / "metrics.parquet").to_pylist()
+    totals = json.loads((tmp_path / "out" / "metrics.json").read_text())
+
+    assert [(Path(row["file"]).name, row["start"], row["stop"]) for row in rows] == [
+        ("part-0000.parquet", 0, 15),
+        ("part-0000.parquet", 15, 30),
+        ("part-0001.parquet", 0, 15),
+        ("part-0001.parquet", 15, 30),
+    ]
+    assert all((tmp_path / "out" / row["data"]).exists() for row in rows)
+    assert [row["load_seconds"] > 0.05 for row in rows] == [True, False, False, False], "the first unit's alone"
+    assert [row["idle_seconds"] > 0 for row in rows] == [False, True, True, True]
+    for row in rows:
+        assert row["rows"] == row["rows_ok"] == row["documents"] == 15
+        assert row["actor_seconds"] >= 0.01 and row["tokenize_seconds"] > 0 and row["commit_seconds"] > 0
+        assert (row["device"], row["dtype"]) == (f"{processor()}, 1 thread", "float32")
+    for stage, column in (("load", "load_seconds"), ("idle", "idle_seconds"), ("decode", "actor_seconds")):
+        assert totals["seconds"][stage] == pytest.approx(sum(row[column] for row in rows), abs=1e-4)
+    assert totals["lengths"] == {"16": 10, "24": 50}, "product number 7 has 16 bytes"
+    assert totals["devices"] == {f"{processor()}, 1 thread | float32": 60}
+
+
+def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    write(tmp_path / "in/a.parquet", {"title": ["", None]})
+    run(job(tmp_path, tmp_path / "in"))
+    [row] = pq.read_table(tmp_path / "out" / "metrics.parquet").to_pylist()
+    assert row["device"] is None and row["dtype"] is None and row["load_seconds"] == 0
+
+
+def test_an_output_of_before_there_were_lengths_and_devices_can_be_read() -> None:
+    facts = Metrics(decode=Counts(prompt_tokens=5, prefix_tokens=2, decode_rows=3)).as_dict()
+    old = {name: value for name, value in facts.items() if name not in ("lengths", "devices")}
+    flat = unit_facts(Metrics.from_dict(old))
+    assert (flat["prefill_tokens"], flat["slot_steps"], flat["device"]) == (7, 3, None)
+
+
+def test_the_table_has_the_same_columns_with_and_without_units() -> None:
+    empty = pq.read_table(io.BytesIO(to_parquet(unit_table([]))))
+    assert empty.num_rows == 0 and {"file", "actor_seconds", "slot_steps", "rows_no_text"} <= set(empty.column_names)
+
+
+@pytest.mark.parametrize(("tokens", "edge"), [(0, 16), (16, 16), (17, 24), (1024, 1024), (10**9, LENGTH_EDGES[-1])])
+def test_a_length_falls_into_one_bin(tokens: int, edge: int) -> None:
+    assert length_bin(tokens) == str(edge)
+
+
+def test_a_device_has_a_name() -> None:
+    knows = SimpleNamespace(model=SimpleNamespace(device="cpu"), extract_encoded=None)
+    assert device_name(knows, "cuda", 2) == f"{processor()}, 2 threads", "where the model lies, not what was asked for"
+    assert device_of(device_key("A | B", "bfloat16")) == ("A | B", "bfloat16")

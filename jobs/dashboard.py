@@ -20,7 +20,7 @@ _COLUMNS, _HEIGHT = 24, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class GrafanaPanel:
     """One drawing. unit: Grafana's name of it. lines: (legend, PromQL)."""
 
     title: str
@@ -60,31 +60,31 @@ _ERRORS = f'sum({names.ROWS.scraped}{{{names.JOB}=~"$job", status=~"error|no_tex
 _DONE = f"{last(names.ROWS_DONE)} / {last(names.ROWS_PLANNED)}"
 _LEFT = f"({last(names.ROWS_PLANNED)} - {last(names.ROWS_DONE)})"
 
-SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
+SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
     (
         "How far",
         (
-            Drawing("rows done", "stat", "percentunit", (("", _DONE),), 4),
-            Drawing(
+            GrafanaPanel("rows done", "stat", "percentunit", (("", _DONE),), 4),
+            GrafanaPanel(
                 "units done", "stat", "short", (("", last(names.UNITS_DONE)), ("of", last(names.UNITS_PLANNED))), 4
             ),
-            Drawing("rows per second", "stat", "short", (("", rate(names.ROWS)),), 4),
-            Drawing("time left", "stat", "s", (("", f"{_LEFT} / {rate(names.ROWS)}"),), 4),
-            Drawing("dollars so far", "stat", "currencyUSD", (("", total(names.DOLLARS)),), 4),
-            Drawing("rows in error", "stat", "percentunit", (("", f"{_ERRORS} / {total(names.ROWS)}"),), 4),
+            GrafanaPanel("rows per second", "stat", "short", (("", rate(names.ROWS)),), 4),
+            GrafanaPanel("time left", "stat", "s", (("", f"{_LEFT} / {rate(names.ROWS)}"),), 4),
+            GrafanaPanel("dollars so far", "stat", "currencyUSD", (("", total(names.DOLLARS)),), 4),
+            GrafanaPanel("rows in error", "stat", "percentunit", (("", f"{_ERRORS} / {total(names.ROWS)}"),), 4),
         ),
     ),
     (
         "Rows and values",
         (
-            Drawing("rows per second by status", "timeseries", "short", (("{{status}}", rate(names.ROWS, "status")),)),
-            Drawing(
+            GrafanaPanel("rows per second by status", "timeseries", "short", (("{{status}}", rate(names.ROWS, "status")),)),
+            GrafanaPanel(
                 "values found per second, 20 largest columns",
                 "timeseries",
                 "short",
                 (("{{column}}", f"topk(20, {rate(names.VALUES, 'column')})"),),
             ),
-            Drawing(
+            GrafanaPanel(
                 "values that are null, per second",
                 "timeseries",
                 "short",
@@ -95,7 +95,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
     (
         "Decoder",
         (
-            Drawing(
+            GrafanaPanel(
                 "slots per step",
                 "timeseries",
                 "short",
@@ -104,7 +104,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
                     ("last call of an actor", f"avg({names.SLOTS_PER_STEP.scraped}{_CHOSEN})"),
                 ),
             ),
-            Drawing(
+            GrafanaPanel(
                 "tokens per second",
                 "timeseries",
                 "short",
@@ -113,26 +113,26 @@ SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
                     ("handed to decoders", rate(names.HANDED)),
                 ),
             ),
-            Drawing(
+            GrafanaPanel(
                 "documents and slots per second",
                 "timeseries",
                 "short",
                 _rates(("documents", "duplicates", "slots")),
             ),
-            Drawing("forward passes per second", "timeseries", "short", _rates(("steps", "model_calls"))),
-            Drawing(
+            GrafanaPanel("forward passes per second", "timeseries", "short", _rates(("steps", "model_calls"))),
+            GrafanaPanel(
                 "steps that one document at a time would take, over steps",
                 "timeseries",
                 "short",
                 (("gain of stacking", f"{rate(COUNTS['longest_value_tokens'])} / {rate(COUNTS['steps'])}"),),
             ),
-            Drawing("seconds of a decoder's call", "timeseries", "s", _quantiles(names.PACK_SECONDS)),
+            GrafanaPanel("seconds of a decoder's call", "timeseries", "s", _quantiles(names.PACK_SECONDS)),
         ),
     ),
     (
         "Time and trouble",
         (
-            Drawing(
+            GrafanaPanel(
                 "workers busy, by stage",
                 "timeseries",
                 "short",
@@ -141,8 +141,8 @@ SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
                     *_rates(("prefill_seconds", "decode_seconds")),
                 ),
             ),
-            Drawing("seconds of a unit", "timeseries", "s", _quantiles(names.UNIT_SECONDS)),
-            Drawing(
+            GrafanaPanel("seconds of a unit", "timeseries", "s", _quantiles(names.UNIT_SECONDS)),
+            GrafanaPanel(
                 "units committed and failed, calls failed",
                 "timeseries",
                 "short",
@@ -152,8 +152,8 @@ SECTIONS: Sequence[tuple[str, Sequence[Drawing]]] = (
                     ("calls of a decoder", total(names.PACKS_FAILED)),
                 ),
             ),
-            Drawing("tries beyond the first", "stat", "short", (("", total(names.RETRIES)),)),
-            Drawing("prompt tokens wasted", "stat", "short", (("", total(names.WASTED)),)),
+            GrafanaPanel("tries beyond the first", "stat", "short", (("", total(names.RETRIES)),)),
+            GrafanaPanel("prompt tokens wasted", "stat", "short", (("", total(names.WASTED)),)),
         ),
     ),
 )
@@ -204,7 +204,7 @@ def _placed() -> Iterable[dict[str, Any]]:
         y += _HEIGHT
 
 
-def _drawn(panel: Drawing, number: int) -> dict[str, Any]:
+def _drawn(panel: GrafanaPanel, number: int) -> dict[str, Any]:
     targets = [
         {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": expression, "legendFormat": legend or panel.title}
         for n, (legend, expression) in enumerate(panel.lines)

@@ -12,7 +12,7 @@ import typer
 from jobs.console import command, output, run_alone, say
 from jobs.costs.chapters import chapters
 from jobs.costs.drawing import AREA_HEIGHT, AREA_WIDTH, LEFT, PITCH, WIDTH
-from jobs.costs.facts import Asked, assemble
+from jobs.costs.facts import Scenario, assemble
 from jobs.costs.rivals import read_comparison
 from jobs.costs.runs import read_runs
 from jobs.costs.told import Paragraph
@@ -60,7 +60,7 @@ def report(
     An interval needs 30 units that are a random sample (`hpd extract --sample-units`) or the whole of a catalog;
     how far one run is from the next needs 3 runs.
     """
-    asked = Asked(documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed)
+    asked = Scenario(documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed)
     benchmark = None if compare is None else read_comparison(compare)
     planned = None if plan is None else _plan(plan)
     with output(json_) as out:

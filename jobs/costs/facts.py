@@ -21,7 +21,7 @@ FINETUNE_DOLLARS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Scenario:
     """What a report is asked for.
 
     documents: rows of the corpus. dollars_per_hour, machine: of everything that the run used; None for what its
@@ -48,7 +48,7 @@ class PriceClasses:
 
 def assemble(
     runs: Sequence[MeasuredRun],
-    asked: Asked,
+    asked: Scenario,
     *,
     plan: Mapping[str, Any] | None = None,
     benchmark: Mapping[str, Any] | None = None,
@@ -105,7 +105,7 @@ def assemble(
     }
 
 
-def price_classes(run: MeasuredRun, asked: Asked) -> PriceClasses:
+def price_classes(run: MeasuredRun, asked: Scenario) -> PriceClasses:
     """Prices of an hour of everything that the run used. Raises `JobError` where there is none."""
     price = run.run.get("config", {}).get("price") or {}
     machines = float(price.get("machines") or 1)

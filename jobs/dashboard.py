@@ -77,7 +77,9 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
     (
         "Rows and values",
         (
-            GrafanaPanel("rows per second by status", "timeseries", "short", (("{{status}}", rate(names.ROWS, "status")),)),
+            GrafanaPanel(
+                "rows per second by status", "timeseries", "short", (("{{status}}", rate(names.ROWS, "status")),)
+            ),
             GrafanaPanel(
                 "values found per second, 20 largest columns",
                 "timeseries",

@@ -33,7 +33,7 @@ def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: p
     shards(tmp_path / "in", count=2, rows=30)
     spec = job(tmp_path, tmp_path / "in", decoder_factory=SlowDecoders(tmp_path / "calls.log", delay=0.01))
     assert run(spec).complete
-    rows = pq.read_table(tmp_path / "out" / "metrics.parquet").to_pylist()
+    rows = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
     totals = json.loads((tmp_path / "out" / "metrics.json").read_text())
 
     assert [(Path(row["file"]).name, row["start"], row["stop"]) for row in rows] == [
@@ -59,7 +59,7 @@ def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, mo
     monkeypatch.setattr(pipeline.drive, "drive", inline)
     write(tmp_path / "in/a.parquet", {"title": ["", None]})
     run(job(tmp_path, tmp_path / "in"))
-    [row] = pq.read_table(tmp_path / "out" / "metrics.parquet").to_pylist()
+    [row] = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
     assert row["device"] is None and row["dtype"] is None and row["load_seconds"] == 0
 
 

@@ -64,8 +64,8 @@ def write_metrics(
     folder: OutputFolder, kept: Sequence[UnitRecord], rows_in: int, work: RunWork, complete: bool
 ) -> dict[str, Any]:
     """metrics.json: totals of the whole committed output, and the run that wrote them. rows_in: as planned.
-    metrics.parquet, written before it: the same of each unit, see `unit_table`; in _manifest, where nobody who reads the
-    output as Parquet takes it for rows."""
+    metrics.parquet, written before it: the same of each unit, see `unit_table`; in _manifest, where no reader of the
+    output takes it for rows."""
     facts = metrics_facts(kept, rows_in) | {"complete": complete, "run": asdict(work)}
     folder.storage.replace(folder.path(UNIT_METRICS_FILE), to_parquet(unit_table(kept)))
     folder.write_json(METRICS_FILE, facts)

@@ -21,6 +21,7 @@ from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
 from pipeline import job
+from pipeline.lease import LeaseError
 from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
@@ -28,7 +29,9 @@ P = ParamSpec("P")
 _LINE_EVERY = 5.0
 
 
-_TO_MEND = (job.JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
+#: What may go away by itself, so that the same command is to be tried again.
+_PASSING = (StoreUnavailableError, LeaseError)
+_TO_MEND = (job.JobError, LeaseError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
 
 
 class Exit(IntEnum):
@@ -37,7 +40,8 @@ class Exit(IntEnum):
     INPUT = 2
     #: Complete, but a larger share of rows ended in error than the configuration allows.
     TOO_MANY_ERRORS = 3
-    #: Rows are missing in the output, or a store did not answer; running the same command again continues.
+    #: Rows are missing in the output, a store did not answer, or another driver writes the output; running the same
+    #: command again continues.
     INCOMPLETE = 4
     #: `hpd verify`: the output is not what its job committed.
     DAMAGED = 5
@@ -46,8 +50,8 @@ class Exit(IntEnum):
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Turns errors that are the user's to mend into one message on stderr and exit code 2, a store that does not answer
-    into exit code 4."""
+    """Turns errors that are the user's to mend into one message on stderr and exit code 2, those that may pass by
+    themselves into exit code 4."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -61,8 +65,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 raise
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
-            passing = isinstance(error, StoreUnavailableError)
-            raise typer.Exit(Exit.INCOMPLETE if passing else Exit.INPUT) from error
+            raise typer.Exit(Exit.INCOMPLETE if isinstance(error, _PASSING) else Exit.INPUT) from error
 
     return wrapped
 

@@ -94,6 +94,11 @@ def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
     return Start(kept, dropped, todo)
 
 
+def is_current(prepared: Prepared) -> bool:
+    """Whether nobody has begun, or begun anew, the output since."""
+    return _stored(prepared.output) == prepared.stored
+
+
 def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:
     """Finishing removes from the output what it did not write: an input may not lie there."""
     for uri in uris:

@@ -1,4 +1,4 @@
-"""The pipeline in one screen: plan, see what is done, stream the rest in rounds, finish."""
+"""The pipeline in one screen: plan, see what is done, take the lease, stream the rest in rounds, finish."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
 from pipeline.job import JobSpec, Progress, RunSummary
+from pipeline.lease import Lease, held
 from pipeline.manifest import OutputFolder, UnitRecord
-from pipeline.metrics import Metrics
+from pipeline.metrics import Metrics, total
 from pipeline.plan import planned_files
-from pipeline.prepare import Prepared, check_start, prepare
+from pipeline.prepare import Prepared, Start, check_start, is_current, prepare
 from pipeline.promise import rows_committed
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -25,24 +26,49 @@ ProgressCallback = Callable[[Progress], None]
 def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary:
     """Runs the job, or what is left of it. Ends complete or not, never with a row lost or doubled.
 
-    Raises what `prepare` and `check_start` raise for a job that cannot start, and `StorageError` where the output's
-    bookkeeping cannot be read or written.
+    Raises what `prepare` and `check_start` raise for a job that cannot start, `LeaseError` where another driver writes
+    the output, and `StorageError` where the output's bookkeeping cannot be read or written.
     """
     started = time.monotonic()
     prepared = prepare(job)
+    records = prepared.output.read_records()
+    start = check_start(prepared, records)
+    if (summary := _finished(prepared, start)) is not None:
+        return summary
+    with held(prepared.output, _teller(prepared, start, started, progress)) as lease:
+        # Another driver may have been here since.
+        prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
+        start = check_start(prepared, prepared.output.read_records(records))
+        if (summary := _finished(prepared, start)) is not None:
+            return summary
+        return _go_on(prepared, start, lease, started, progress)
+
+
+def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
+    """The summary of an output to which nothing is to be added; None where there is something to do."""
+    output, bad = prepared.output, [str(b) for b in prepared.plan.bad]
+    if start.todo or start.dropped or not _passes(prepared.job, bad):
+        return None
+    before = output.read_json(METRICS_FILE)
+    if not before or not before["complete"] or not output.is_finished():
+        return None
+    open_run(output, prepared.facts, prepared.stored)
+    return summarise(output, before, model_calls=0, complete=True, failures=bad)
+
+
+def _go_on(
+    prepared: Prepared, start: Start, lease: Lease, started: float, progress: ProgressCallback | None
+) -> RunSummary:
+    """Does what is left and finishes, as long as the lease is ours."""
     job, output, plan = prepared.job, prepared.output, prepared.plan
-    start = check_start(prepared, output.read_records())
     kept, dropped, todo = start.kept, start.dropped, start.todo
     fingerprint = open_run(output, prepared.facts, prepared.stored)
     bad = [str(b) for b in plan.bad]
     before = output.read_json(METRICS_FILE)
-    done_before = before and before["complete"] and output.is_finished()
-    if before and done_before and not todo and not dropped and _passes(job, bad):
-        return summarise(output, before, model_calls=0, complete=True, failures=bad)
-
     output.reopen()
     output.forget_lost()
-    work = _work(prepared, fingerprint, todo, kept, started, progress)
+    work = _work(prepared, fingerprint, todo, kept, started, _watched(lease, progress))
+    lease.confirm()
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
@@ -65,7 +91,7 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     if complete:
         planned = [file.as_dict() for file in planned_files(plan, left)]
         notes = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
-        output.finish(kept, dropped, notes)
+        output.finish(kept, dropped, notes, lease.confirm)
     return summarise(
         output,
         facts,
@@ -75,6 +101,31 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
         rows_dropped=lost_rows(dropped, plan.files),
         unloadable=_unloadable(work),
     )
+
+
+def _teller(
+    prepared: Prepared, start: Start, started: float, progress: ProgressCallback | None
+) -> Callable[[str], None]:
+    """Tells people what is waited for before anything runs."""
+    metrics = total(record.metrics for record in start.kept)
+    units, rows = (len(start.kept), len(prepared.plan.units)), (metrics.rows_in, prepared.plan.rows)
+
+    def tell(text: str) -> None:
+        if progress is not None:
+            progress(Progress(*units, *rows, metrics.rows_error, time.monotonic() - started, 0, text))
+
+    return tell
+
+
+def _watched(lease: Lease, progress: ProgressCallback | None) -> ProgressCallback:
+    """`progress`, and a stop after the next unit where the lease is lost."""
+
+    def show(state: Progress) -> None:
+        lease.check()
+        if progress is not None:
+            progress(state)
+
+    return show
 
 
 def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord]) -> list[UnitRecord]:

@@ -23,6 +23,7 @@ from jobs.cli import app
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import JobError, JobSpec, Progress, RunSummary
+from pipeline.lease import OutputHeldError
 from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
@@ -127,13 +128,18 @@ def test_what_the_user_must_mend_is_exit_code_2(
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {error}")
 
 
-def test_a_store_that_does_not_answer_is_exit_code_4(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("s3://x/run.json: SlowDown"), OutputHeldError("s3://x is being written by a")]
+)
+def test_what_may_pass_by_itself_is_exit_code_4(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fail(spec: JobSpec, progress: object) -> RunSummary:
-        raise StoreUnavailableError("s3://x/run.json: SlowDown")
+        raise error
 
     monkeypatch.setattr(pipeline.run, "run", fail)
     result = CliRunner().invoke(app, ["extract", *job])
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (4, "error: s3://x/run.json: SlowDown")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (4, f"error: {error}")
 
 
 def test_a_model_that_is_not_supported_is_the_users_to_mend_too(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -49,6 +51,28 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+class TerminatedError(BaseException):
+    """SIGTERM. Nobody's error: no handler of errors may take it for one."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises `TerminatedError` in the body, once: another one while it cleans up changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
 def command(function: Callable[P, None]) -> Callable[P, None]:
     """Turns errors that are the user's to mend into one message on stderr and exit code 2, those that may pass by
     themselves into exit code 4."""
@@ -60,6 +84,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             say("interrupted: what is committed stays; run the same command again to continue")
             raise typer.Exit(Exit.INTERRUPTED) from None
+        except TerminatedError:
+            say("terminated: what is committed stays; run the same command again to continue")
+            raise typer.Exit(Exit.INCOMPLETE) from None
         except Exception as error:
             if not isinstance(error, _to_mend()):
                 raise

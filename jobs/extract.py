@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.console import Exit, command, output, progress_bar, run_alone, say, say_notice
+from jobs.console import Exit, command, output, progress_bar, run_alone, say, say_notice, terminable
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from jobs.summary import print_summary, summary_facts
 from pipeline.compose import compose
@@ -23,7 +23,7 @@ def extract(
     """Extract attribute values of every row of a catalog. Run it again to continue after an interruption.
 
     Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than allowed,
-    4 incomplete, or a store did not answer.
+    4 incomplete or terminated, a store did not answer, or another driver writes the output.
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
@@ -31,7 +31,7 @@ def extract(
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 
     with output(json_) as out:
-        with progress_bar() as show:
+        with terminable(), progress_bar() as show:
             summary = run(job, progress=show)
         # The work is done: what is printed for people must not cost the program that waits for the object.
         out.finish(summary_facts(summary))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,10 +53,11 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if owned:
         try:
-            if address:
-                ray.init(address=address, **quiet)
-            else:
-                ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+            with _own_sigterm():
+                if address:
+                    ray.init(address=address, **quiet)
+                else:
+                    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
         except OSError as e:  # ConnectionError is one
             if address:
                 raise JobError(f"Ray at {address} cannot be reached: {e}") from e
@@ -69,6 +72,23 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     finally:
         if owned:
             ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """The program's handler of SIGTERM, where it has one, during and after the body: Ray puts its own in its place,
+    which exits with a code of Ray's."""
+    ours = signal.getsignal(signal.SIGTERM)
+    if not callable(ours) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:  # Ray's handler, while it starts
+        ours(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, ours)
 
 
 def start_ledger() -> Any:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +76,30 @@ def test_an_interrupted_run_says_how_to_go_on(job: list[str], monkeypatch: pytes
     result = CliRunner().invoke(app, ["extract", *job])
     assert result.exit_code == 130
     assert "run the same command again" in result.stderr
+
+
+def test_a_terminated_run_ends_with_exit_code_4_and_cleans_up_once(
+    job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned: list[str] = []
+
+    def terminated(spec: JobSpec, progress: object) -> RunSummary:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+            pytest.fail("SIGTERM changes nothing")
+        except Exception:  # which it is not
+            cleaned.append("mistaken for an error")
+            raise
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # impatient: the cleaning goes on
+            cleaned.append("done")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(pipeline.run, "run", terminated)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert result.exit_code == 4 and "terminated: what is committed stays; run the same command" in result.stderr
+    assert cleaned == ["done"] and signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("options", [["--json"], []])

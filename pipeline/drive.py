@@ -59,7 +59,7 @@ def drive(
     """
     job = prepared.job
     rounds = Rounds(list(units), job.max_rounds)
-    with cluster(job.ray_address, job.num_cpus, job.pool):
+    with cluster(job.ray_address, job.num_cpus, job.pool, max(unit.bytes for unit in units)):
         report = _Report(prepared, [*kept, *work.committed], started, progress)
         report("running")
         begun_at, ledger = time.monotonic(), start_ledger()

@@ -19,7 +19,7 @@ from ray.util.annotations import RayDeprecationWarning
 
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
-from pipeline.fit import check_fit
+from pipeline.fit import check_fit, check_store
 from pipeline.job import JobError, Pool
 from pipeline.ledger import Attempt, Ledger
 from pipeline.read import UnitSource
@@ -42,10 +42,11 @@ class Stages:
 
 
 @contextmanager
-def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[None]:
+def cluster(address: str | None, num_cpus: int | None, pool: Pool, unit_bytes: int = 0) -> Iterator[None]:
     """A Ray to run in: the one this process is connected to, the one at `address`, or a new one with `num_cpus`.
 
-    Whoever starts it ends it. Raises `JobError` where there is none, it cannot be started or the pool does not fit.
+    unit_bytes: of the largest unit. Whoever starts it ends it. Raises `JobError` where there is none, it cannot be
+    started, or pool and units do not fit.
     """
     owned = not ray.is_initialized()
     # What Ray would say to people (advice on its own settings) is not about their job; what fails is raised or counted.
@@ -68,6 +69,7 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     try:
         resources = ray.cluster_resources()
         check_fit(pool, resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+        check_store(pool, unit_bytes, resources.get("object_store_memory", 0.0))
         yield
     finally:
         if owned:

@@ -106,6 +106,19 @@ def test_a_ray_that_does_not_come_up_is_no_traceback(
         pass
 
 
+def test_units_too_large_for_the_object_store_are_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "object_store_memory": 1000.0})
+    monkeypatch.setattr(drive, "receipts", lambda *_: pytest.fail("the job began"))
+    spec = job(tmp_path, shards(tmp_path / "in", 1))
+    largest = max(unit.bytes for unit in prepare(spec).plan.units)
+    with pytest.raises(JobError, match=rf"1 actors x 4 units x {largest / 2**20:.1f} MiB .* units\.bytes"):
+        run(spec)
+    assert not (tmp_path / "out/data").exists()
+
+
 @pytest.mark.parametrize("during", [False, True])
 def test_ray_does_not_keep_the_programs_signal_handler(monkeypatch: pytest.MonkeyPatch, during: bool) -> None:
     """It installs its own, which ends the program with a code of Ray's."""

@@ -16,7 +16,7 @@ from pipeline.prepare import Prepared, Start, check_start, is_current, prepare
 from pipeline.promise import rows_committed
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
-from pipeline.storage import StorageError
+from pipeline.storage import StorageError, StoreUnavailableError
 from pipeline.summary import METRICS_FILE, RunWork, summarise, work_of, write_metrics
 from pipeline.units import Unit
 
@@ -45,9 +45,14 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
 
 
 def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
-    """The summary of an output to which nothing is to be added; None where there is something to do."""
+    """The summary of an output to which nothing is to be added; None where there is something to do. Raises
+    `StoreUnavailableError` where all that may be left to do lies in files that cannot be reached."""
     output, bad = prepared.output, [str(b) for b in prepared.plan.bad]
-    if start.todo or start.dropped or not _passes(prepared.job, bad):
+    if start.todo or start.dropped:
+        return None
+    for file in prepared.plan.unreached:
+        raise StoreUnavailableError(str(file))
+    if not _passes(prepared.job, bad):
         return None
     before = output.read_json(METRICS_FILE)
     if not before or not before["complete"] or not output.is_finished():
@@ -75,7 +80,7 @@ def _go_on(
         raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
     kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
     left = remaining(plan.units, kept)
-    complete = _passes(job, bad) and _all_done(job, left, work.given_up)
+    complete = not plan.unreached and _passes(job, bad) and _all_done(job, left, work.given_up)
     done = work_of(
         work.fresh,
         rounds=work.rounds,
@@ -87,7 +92,8 @@ def _go_on(
     if not work.fresh and before:
         done = RunWork(**before["run"])
     facts = write_metrics(output, kept, rows_committed(plan.units, kept, left), done, complete)
-    failures = [*bad, *_failures(left, work)]
+    failures = [*bad, *(f"{file.file.uri}: not reached: {file.reason}" for file in plan.unreached)]
+    failures += _failures(left, work)
     if complete:
         planned = [file.as_dict() for file in planned_files(plan, left)]
         notes = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +32,7 @@ from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.resume import open_run
-from pipeline.storage import StorageError, StoreUnavailableError
+from pipeline.storage import Storage, StorageError, StoreUnavailableError
 
 JOB = """
 text: {template: "{{ title }}"}
@@ -475,6 +476,24 @@ def test_validate_names_a_file_that_cannot_be_read(job: list[str], tmp_path: Pat
     path.write_bytes(raw)
     result = CliRunner().invoke(app, ["validate", *job])
     assert result.exit_code == 2 and str(path) in result.stderr
+
+
+def test_validate_names_a_file_that_cannot_be_reached(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = tmp_path / "in" / "y.parquet"
+    pq.write_table(pa.table({"title": ["b"]}), lost)
+    opened = Storage.open
+
+    def reset(self: Storage, uri: str) -> IO[bytes]:
+        if uri == str(lost):
+            raise ConnectionResetError("reset")
+        return opened(self, uri)
+
+    monkeypatch.setattr(Storage, "open", reset)
+    result = CliRunner().invoke(app, ["validate", *job])
+    assert result.exit_code == 4 and f"error: not reached: {lost}: ConnectionResetError: reset" in result.stderr
+    assert "4 row(s) in 2 file(s)" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -19,11 +21,14 @@ from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
 from pipeline.job import JobError
+from pipeline.lease import LeaseError
 from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
 
-_TO_MEND = (JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
+#: What may go away by itself, so that the same command is to be tried again.
+_PASSING = (StoreUnavailableError, LeaseError)
+_TO_MEND = (JobError, LeaseError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
 
 
 class Exit(IntEnum):
@@ -32,7 +37,8 @@ class Exit(IntEnum):
     INPUT = 2
     #: Complete, but a larger share of rows ended in error than the configuration allows.
     TOO_MANY_ERRORS = 3
-    #: Rows are missing in the output, or a store did not answer; running the same command again continues.
+    #: Rows are missing in the output, a store did not answer, or another driver writes the output; running the same
+    #: command again continues.
     INCOMPLETE = 4
     #: `hpd verify`: the output is not what its job committed.
     DAMAGED = 5
@@ -40,9 +46,31 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+class TerminatedError(BaseException):
+    """SIGTERM. Nobody's error: no handler of errors may take it for one."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises `TerminatedError` in the body, once: another one while it cleans up changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Turns errors that are the user's to mend into one message on stderr and exit code 2, a store that does not answer
-    into exit code 4."""
+    """Turns errors that are the user's to mend into one message on stderr and exit code 2, those that may pass by
+    themselves into exit code 4."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -51,6 +79,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             say("interrupted: what is committed stays; run the same command again to continue")
             raise typer.Exit(Exit.INTERRUPTED) from None
+        except TerminatedError:
+            say("terminated: what is committed stays; run the same command again to continue")
+            raise typer.Exit(Exit.INCOMPLETE) from None
         except Exception as error:
             code = exit_of(error)
             if code is None:
@@ -66,9 +97,11 @@ def exit_of(error: BaseException) -> Exit | None:
     """The exit code that an error ends a command with; None of one that is a bug, which Python exits with 1 for."""
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
+    if isinstance(error, TerminatedError):
+        return Exit.INCOMPLETE
     if not isinstance(error, _to_mend()):
         return None
-    return Exit.INCOMPLETE if isinstance(error, StoreUnavailableError) else Exit.INPUT
+    return Exit.INCOMPLETE if isinstance(error, _PASSING) else Exit.INPUT
 
 
 def _to_mend() -> tuple[type[Exception], ...]:

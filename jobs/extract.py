@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.console import Exit, command, output, run_alone, say, say_notice
+from jobs.console import Exit, command, output, run_alone, say, say_notice, terminable
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, LogFile, OutputFolder, Overrides
 from jobs.progress import LogFormat, run_log, shown
 from jobs.summary import print_summary, summary_facts
@@ -37,7 +37,7 @@ def extract(
     """Extract attribute values of every row of a catalog. Run it again to continue after an interruption.
 
     Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than allowed,
-    4 incomplete, or a store did not answer.
+    4 incomplete or terminated, a store did not answer, or another driver writes the output.
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
@@ -48,7 +48,7 @@ def extract(
     with run_log(log_file, log_format) as log:
         log.start(job)
         with output(json_) as out:
-            with shown(log, log_format) as show:
+            with terminable(), shown(log, log_format) as show:
                 summary = run(job, progress=show)
             code, why = ending(summary, settings.limits)
             # The work is done: what is printed for people must not cost the program that waits for the object.

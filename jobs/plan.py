@@ -9,7 +9,7 @@ import typer
 
 from hpd_core.source import check_present
 from jobs.console import Exit, command, output, run_alone, say
-from jobs.costs.planning import Pace, assumed, check_decoder, describe, given, measured, shown
+from jobs.costs.planning import AssumedPace, assumed, check_decoder, describe, given, measured, shown
 from jobs.costs.runs import read_runs
 from jobs.costs.sampling import draw_rows
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
@@ -54,7 +54,7 @@ def plan(
         check_decoder(runs, prepared)
         sample = _sample(prepared, rows, seed)
         if runs:
-            pace: Pace = measured(runs, sample)
+            pace: AssumedPace = measured(runs, sample)
         elif throughput is not None:
             pace = given(throughput, job.pool.max_size)
         else:

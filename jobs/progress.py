@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from jobs.console import exit_of, say
+from jobs.console import TerminatedError, exit_of, say
 from pipeline.job import Event, JobError, JobSpec, Progress
 
 Show = Callable[[Progress], None]
@@ -93,7 +93,7 @@ def run_log(path: Path | None, form: LogFormat) -> Iterator[RunLog]:
     log = RunLog(path, form is LogFormat.JSON)
     try:
         yield log
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, TerminatedError) as error:
         code = exit_of(error)
         log.write("error", exit_code=1 if code is None else int(code), reason=str(error) or type(error).__name__)
         raise
@@ -129,6 +129,8 @@ def _for_people() -> Iterator[Show]:
         task = bars.add_task("rows", total=None, note="starting")
 
         def show(state: Progress) -> None:
+            if state.event is Event.WAITING:
+                bars.console.print(state.reason, markup=False, highlight=False)
             bars.update(task, completed=state.rows_done, total=state.rows_total, note=note(state))
             if state.event in _FAILURES:
                 bars.console.print(_failure(state), markup=False, highlight=False)
@@ -144,6 +146,9 @@ def lines(say: Callable[[str], None], clock: Callable[[], float]) -> Show:
 
     def show(state: Progress) -> None:
         nonlocal last
+        if state.event is Event.WAITING:
+            say(state.reason)
+            return
         failed.extend([state] if state.event in _FAILURES else [])
         now = clock()
         if last is not None and now - last < LINE_EVERY and state.rows_done < state.rows_total:

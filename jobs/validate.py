@@ -47,7 +47,7 @@ def validate(
 
     Writes nothing. What needs Ray, the weights or a write to an object store is not checked. Exit codes: 0 can run,
     2 cannot; every reason names the file, key or column. Also 2: an input file that cannot be read, unless
-    run.on_bad_file is skip, and no text in any of the rows that were looked at.
+    run.on_bad_file is skip, and no text in any of the rows that were looked at. 4: a store did not answer.
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
@@ -73,8 +73,12 @@ def validate(
     if not settings.limits.allow(in_error, len(items)):
         limit_ = f"beyond limits.max_error_rate ({settings.limits.max_error_rate:g}) extract exits with 3"
         say(f"warning: {in_error} of the {len(items)} rows that were looked at end in error; {limit_}")
+    for file in prepared.plan.unreached:
+        say(f"error: not reached: {file}")
     if refused:
         raise typer.Exit(Exit.INPUT)
+    if prepared.plan.unreached:
+        raise typer.Exit(Exit.INCOMPLETE)
 
 
 def probe(prepared: Prepared) -> Iterator[Document | RowFault]:

@@ -32,6 +32,9 @@ from pipeline.units import Unit
 _LEDGER_SECONDS = 5.0
 _DEAD_DEVICE = 13  # exit code of an actor whose CUDA context is lost
 
+#: Words of torch's allocators, the CUDA runtime and its libraries, which come in exceptions of several types.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
 log = logging.getLogger(__name__)
 
 
@@ -140,18 +143,24 @@ def deadline(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def living_device() -> Iterator[None]:
-    """Ends this process, so that Ray replaces the actor, when an error has made its CUDA context useless; after an
-    out-of-memory error, which leaves it usable, gives the cached memory back first."""
+    """Ends this process, so that Ray replaces the actor, when an error has made its CUDA context useless. Memory that
+    ran out, on the CPU or a device, leaves all usable: it is raised as `MemoryError`, whatever said so."""
     try:
         yield
     except Exception as e:
         torch = sys.modules.get("torch")
-        if torch is None:
-            raise
-        if isinstance(e, torch.OutOfMemoryError):
-            torch.cuda.empty_cache()
-        elif isinstance(e, torch.AcceleratorError) or "CUDA error" in str(e):
+        if _is_out_of_memory(e):
+            if torch is not None:
+                torch.cuda.empty_cache()
+            raise MemoryError(explain(e)) from None
+        if "CUDA error" in str(e) or (torch is not None and isinstance(e, torch.AcceleratorError)):
             log.exception("the device is lost; ending the actor")
             logging.shutdown()
             os._exit(_DEAD_DEVICE)
         raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    )

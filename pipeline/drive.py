@@ -57,7 +57,7 @@ def drive(
     """
     job = prepared.job
     rounds = Rounds(list(units), job.max_rounds)
-    with cluster(job.ray_address, job.num_cpus, job.pool):
+    with cluster(job.ray_address, job.num_cpus, job.pool, max(unit.bytes for unit in units)):
         exports = DriverExports(job.price_per_hour)
         report = Reporter(
             prepared.plan.units, units, exports, progress, started=started, price_per_hour=job.price_per_hour

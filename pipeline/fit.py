@@ -1,4 +1,4 @@
-"""Whether a job fits the machines that it is to run on: its pool, and the cache of its model."""
+"""Whether a job fits the machines that it is to run on: its pool, its units, and the cache of its model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 
 from hpd_core.source import check_loadable
 from pipeline.job import JobError, JobSpec, Pool
+
+#: Of each actor: one that it decodes, one that waits for it, one that is being read and one that is being committed.
+_UNITS_IN_STORE = 4
 
 
 def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
@@ -24,6 +27,25 @@ def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
             f"the pool does not fit: {pool.max_size} actors x {pool.gpus:g} GPUs = {pool.max_size * pool.gpus:g} GPUs, "
             f"and there are {gpus:g}"
         )
+
+
+def check_store(pool: Pool, unit_bytes: int, store_bytes: float) -> None:
+    """Raises `JobError` where Ray's object store does not hold `_UNITS_IN_STORE` of the largest units for each actor: a
+    stream that spills its units to disk, or waits for room, is slower than its actors.
+
+    unit_bytes: of the largest unit, uncompressed, as its file's footer has it.
+    """
+    needed = _UNITS_IN_STORE * pool.max_size * unit_bytes
+    if needed > store_bytes:
+        raise JobError(
+            f"Ray's object store is too small: {pool.max_size} actors x {_UNITS_IN_STORE} units x {_mib(unit_bytes)} "
+            f"(the largest) = {_mib(needed)}, and it has {_mib(store_bytes)}. Lower units.bytes or units.rows, start "
+            "Ray with a larger object_store_memory, or take fewer actors"
+        )
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.1f} MiB"
 
 
 def check_machine(job: JobSpec) -> None:

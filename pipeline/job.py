@@ -241,6 +241,8 @@ class JobSpec:
 class Event(StrEnum):
     """What a run has to tell."""
 
+    #: Another driver may be at work on the output; the reason says who and for how long. Before the stream.
+    WAITING = "waiting"
     #: The stream begins. Not told by a run that finds nothing to do.
     RUNNING = "running"
     COMMITTED = "unit_committed"

@@ -3,13 +3,14 @@
 <output>/data/<object>.parquet            rows of one unit
 <output>/_manifest/units/<object>.json    its record; a data object without one does not count
 <output>/_manifest/job.json               the objects that make up the finished output
+<output>/_manifest/lease.json             who writes the output at this moment (pipeline.lease)
 <output>/run.json, metrics.json, _SUCCESS
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +130,7 @@ class OutputFolder:
 
     def check_writable(self) -> None:
         """Raises `StorageError` where a local folder of the output cannot be written or made. Writes nothing."""
-        for uri in (self.uri, self.path("data"), self.path(UNITS)):
+        for uri in (self.uri, self.path("data"), self.path("_manifest"), self.path(UNITS)):
             self.storage.check_writable(uri)
 
     def is_begun(self) -> bool:
@@ -155,9 +156,16 @@ class OutputFolder:
         """Takes the mark of success away, before anything that makes the output incomplete is done."""
         self.storage.delete(self.path("_SUCCESS"))
 
-    def finish(self, kept: Sequence[UnitRecord], dropped: Sequence[UnitRecord], notes: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        kept: Sequence[UnitRecord],
+        dropped: Sequence[UnitRecord],
+        notes: Mapping[str, Any],
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         """Lists the output, removes what is not listed, marks success: in this order, so that a kill in between leaves
-        an output that a rerun finishes."""
+        an output that a rerun finishes. confirm: called before each of the three; raises where the output is another
+        driver's by now."""
         metrics = total(record.metrics for record in kept)
         listing = {
             "objects": [r.as_dict() | {"data": f"data/{r.object}.parquet"} for r in kept],
@@ -166,9 +174,12 @@ class OutputFolder:
             "rows_ok": metrics.rows_ok,
             "rows_error": metrics.rows_error,
         }
+        confirm()
         self.write_json(JOB, {**listing, **notes})
+        confirm()
         for uri in self.strays(kept):
             self.storage.delete(uri)
+        confirm()
         self.storage.replace(self.path("_SUCCESS"), b"")
 
 

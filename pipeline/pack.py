@@ -45,7 +45,8 @@ def _decode_pack(decode: Decode, documents: list[EncodedDocument], counts: Count
         extraction = decode(documents)
     except Exception as e:
         if len(documents) == 1:
-            return [RowFault(RowStatus.ERROR, f"decoding: {explain(e)}")]
+            alone = "it does not fit the memory, even alone: " if isinstance(e, MemoryError) else ""
+            return [RowFault(RowStatus.ERROR, f"decoding: {alone}{explain(e)}")]
         middle = len(documents) // 2
     else:
         _check(documents, extraction)

@@ -17,10 +17,12 @@ from pipeline.block import explain
 from pipeline.job import JobError, UnitCaps
 from pipeline.partitions import partitioned
 from pipeline.schema import plain, unify
-from pipeline.storage import Storage, explained
+from pipeline.storage import Storage, StoreUnavailableError, explained
 from pipeline.units import InputFile, RowGroup, Unit, cut, first_rows
 
 _FOOTER_THREADS = 16
+#: A plan is made without so many files at most whose store does not answer: where there are more, it answers nobody.
+_UNREACHED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Footer:
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """An input that cannot be read as Parquet, and why."""
+    """An input that cannot be read as Parquet, or whose store did not answer, and why."""
 
     file: InputFile
     reason: str
@@ -48,6 +50,8 @@ class Plan:
     """files: everything listed, also what is bad or what a limit or a sample leaves without units.
 
     drawn_from: number of units that the `units` are a random sample of; None where they are no sample.
+    unreached: files of which nothing is known, since their store did not answer: there are no units of them here.
+    is_uniform: whether all files that could be read have the same columns.
     """
 
     files: tuple[InputFile, ...]
@@ -55,6 +59,8 @@ class Plan:
     schema: pa.Schema
     bad: tuple[BadFile, ...]
     drawn_from: int | None = None
+    unreached: tuple[BadFile, ...] = ()
+    is_uniform: bool = True
 
     @property
     def rows(self) -> int:
@@ -118,17 +124,22 @@ def sampled(plan: Plan, count: int, seed: int) -> Plan:
     return replace(plan, units=tuple(unit for unit in units if unit in chosen), drawn_from=len(units))
 
 
-def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: int | None) -> Plan:
+def make_plan(
+    inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: int | None, *, partial: bool = False
+) -> Plan:
     """Lists the inputs, reads every footer, unifies the schemas and cuts the files into units.
 
     Files come in the order of `inputs`, within one input by URI; one that two inputs name is taken once. Raises
     `JobError` for an input that is not there, for schemas without a common type, and where no file can be read;
-    `StoreUnavailableError` where a store does not answer: a plan over some of the files might get another schema.
+    `StoreUnavailableError` where a store does not answer. With `partial` a few files that cannot be reached are left
+    for later: it is for the caller to judge whether the schema could be another one with them.
     """
     files = list({file.uri: file for uri in inputs for file in storage.find(uri)}.values())
-    results = read_footers(files, storage)
+    results, unreached = _reachable(files, storage, _UNREACHED if partial else 0)
     bad = tuple(r for r in results if isinstance(r, BadFile))
     footers = [r for r in results if isinstance(r, Footer)]
+    if not footers and unreached:
+        raise StoreUnavailableError(str(unreached[0]))
     if not footers:
         raise JobError("no input file can be read: " + "; ".join(str(b) for b in bad[:5]))
     units = [
@@ -137,7 +148,37 @@ def make_plan(inputs: Sequence[str], storage: Storage, caps: UnitCaps, limit: in
         for unit in cut(footer.file, footer.row_groups, max_rows=caps.max_rows, max_bytes=caps.bytes)
     ]
     schema = unify((f.file.uri, f.schema) for f in footers)
-    return Plan(tuple(files), tuple(first_rows(units, limit)), schema, bad)
+    is_uniform = all(f.schema.equals(footers[0].schema) for f in footers)
+    return Plan(
+        tuple(files),
+        tuple(first_rows(units, limit)),
+        schema,
+        bad,
+        unreached=tuple(unreached),
+        is_uniform=is_uniform,
+    )
+
+
+def _reachable(files: Iterable[InputFile], storage: Storage, most: int) -> tuple[list[Footer | BadFile], list[BadFile]]:
+    """(footers and bad files in order, at most so many files that could not be reached)."""
+
+    def attempt(file: InputFile) -> tuple[InputFile, Footer | BadFile | StoreUnavailableError]:
+        try:
+            return file, read_footer(file, storage)
+        except StoreUnavailableError as e:
+            return file, e
+
+    found: list[Footer | BadFile] = []
+    unreached: list[BadFile] = []
+    with ThreadPoolExecutor(_FOOTER_THREADS) as threads:
+        for file, result in threads.map(attempt, files):
+            if not isinstance(result, StoreUnavailableError):
+                found.append(result)
+                continue
+            unreached.append(BadFile(file, str(result).removeprefix(f"{file.uri}: ")))
+            if len(unreached) > most:
+                raise result
+    return found, unreached
 
 
 def read_footers(files: Iterable[InputFile], storage: Storage) -> list[Footer | BadFile]:

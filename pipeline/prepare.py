@@ -14,8 +14,19 @@ from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.output import OutputColumns, check_names, output_schema
 from pipeline.plan import Plan, make_plan, sampled
-from pipeline.resume import RUN, check_run, job_facts, lost_rows, marks, remaining, resolve, run_facts, select
-from pipeline.storage import Storage
+from pipeline.resume import (
+    RUN,
+    check_run,
+    job_facts,
+    lost_rows,
+    marks,
+    remaining,
+    resolve,
+    run_facts,
+    select,
+    stored_schema,
+)
+from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.units import Unit
 
 
@@ -47,7 +58,8 @@ class Start:
 
 
 def prepare(job: JobSpec) -> Prepared:
-    """Plans the job and checks names, columns and schema, without model, Ray or a write. Raises `JobError`."""
+    """Plans the job and checks names, columns and schema, without model, Ray or a write. Raises `JobError`, and
+    `StorageError` for a store that refuses or does not answer."""
     source, storage = Storage(job.input_storage), Storage(job.output_storage)
     output = OutputFolder(storage.absolute(job.output), storage)
     place = storage.real(job.output).rstrip("/") + "/"
@@ -59,7 +71,7 @@ def prepare(job: JobSpec) -> Prepared:
     _refuse_inside(place, job.inputs, source)
     stored = _stored(output)
     job, resolved = resolve(job, stored)
-    plan = make_plan(job.inputs, source, job.units, job.limit)
+    plan = make_plan(job.inputs, source, job.units, job.limit, partial=True)
     if job.sample_units is not None:
         plan = sampled(plan, job.sample_units, job.sample_seed)
     _refuse_inside(place, [file.uri for file in plan.files], source)
@@ -69,6 +81,7 @@ def prepare(job: JobSpec) -> Prepared:
         raise JobError(str(e)) from e
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
     schema = output_schema(plan.schema, columns)
+    _check_partial(job, plan, schema, stored)
     check_names(plan.schema.names, job.output_options.columns, columns.described())
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
     facts = run_facts(job, job_facts(job, resolved), inputs, schema)
@@ -96,11 +109,33 @@ def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
     return Start(kept, dropped, todo)
 
 
+def is_current(prepared: Prepared) -> bool:
+    """Whether nobody has begun, or begun anew, the output since."""
+    return _stored(prepared.output) == prepared.stored
+
+
 def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:
     """Finishing removes from the output what it did not write: an input may not lie there."""
     for uri in uris:
         if source.real(uri).startswith(place):
             raise JobError(f"the input {uri} lies inside the output {place}: take another output")
+
+
+def _check_partial(job: JobSpec, plan: Plan, schema: pa.Schema, stored: dict[str, Any] | None) -> None:
+    """Raises `StoreUnavailableError` where a plan without the files that could not be reached may go wrong: it would
+    bind the output to other columns, or take other rows for the first ones."""
+    if not plan.unreached:
+        return
+    reached = len(plan.files) - len(plan.unreached)
+    if job.limit is not None:
+        why = "with a limit, its rows may be the ones to take"
+    elif stored is not None and not schema.equals(stored_schema(stored)):
+        why = f"without it the {reached} other file(s) do not give the columns that the output was begun with"
+    elif stored is None and not plan.is_uniform:
+        why = f"the {reached} other file(s) differ in their columns: those of the output cannot be known without it"
+    else:
+        return
+    raise StoreUnavailableError(f"{plan.unreached[0]} ({why})")
 
 
 def _stored(output: OutputFolder) -> dict[str, Any] | None:

@@ -87,10 +87,7 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
             "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
             + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
-    before, schema = (
-        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(r["output_schema_arrow"]))) for r in (stored, run)
-    )
-    if not before.equals(schema):
+    if not stored_schema(stored).equals(stored_schema(run)):
         changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(
             f"{uri} was begun with other output columns; every file must have the same. Take a new output. "
@@ -103,6 +100,11 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
             f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
             f"{', '.join(run['inputs'])}"
         )
+
+
+def stored_schema(run: Mapping[str, Any]) -> pa.Schema:
+    """Of every output file, as a run.json has it."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(run["output_schema_arrow"])))
 
 
 def open_run(folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The pipeline in one screen: plan, see what is done, stream the rest in rounds, finish."""
+"""The pipeline in one screen: plan, see what is done, take the lease, stream the rest in rounds, finish."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
-from pipeline.job import JobSpec, Progress, RunSummary
+from pipeline.job import Event, JobSpec, Progress, RunSummary
+from pipeline.lease import Lease, held
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
-from pipeline.prepare import Prepared, check_start, prepare
+from pipeline.prepare import Prepared, Start, check_start, is_current, prepare
 from pipeline.promise import rows_committed
+from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
-from pipeline.storage import StorageError
+from pipeline.storage import StorageError, StoreUnavailableError
 from pipeline.summary import METRICS_FILE, RunWork, summarise, work_of, write_metrics
 from pipeline.units import Unit
 
@@ -26,31 +28,61 @@ ProgressCallback = Callable[[Progress], None]
 def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary:
     """Runs the job, or what is left of it. Ends complete or not, never with a row lost or doubled.
 
-    Raises what `prepare` and `check_start` raise for a job that cannot start, and `StorageError` where the output's
-    bookkeeping cannot be read or written.
+    Raises what `prepare` and `check_start` raise for a job that cannot start, `LeaseError` where another driver writes
+    the output, and `StorageError` where the output's bookkeeping cannot be read or written.
     """
     started = time.monotonic()
     prepared = prepare(job)
+    records = prepared.output.read_records()
+    start = check_start(prepared, records)
+    if (summary := _finished(prepared, start)) is not None:
+        return summary
+    with held(prepared.output, _teller(prepared, start, started, progress)) as lease:
+        # Another driver may have been here since.
+        prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
+        start = check_start(prepared, prepared.output.read_records(records))
+        if (summary := _finished(prepared, start)) is not None:
+            return summary
+        return _go_on(prepared, start, lease, started, progress)
+
+
+def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
+    """The summary of an output to which nothing is to be added; None where there is something to do. Raises
+    `StoreUnavailableError` where all that may be left to do lies in files that cannot be reached."""
+    output, bad = prepared.output, [str(b) for b in prepared.plan.bad]
+    if start.todo or start.dropped:
+        return None
+    for file in prepared.plan.unreached:
+        raise StoreUnavailableError(str(file))
+    if not _passes(prepared.job, bad):
+        return None
+    before = output.read_json(METRICS_FILE)
+    if not before or not before["complete"] or not output.is_finished():
+        return None
+    open_run(output, prepared.facts, prepared.stored)
+    return summarise(output, before, model_calls=0, complete=True, failures=bad)
+
+
+def _go_on(
+    prepared: Prepared, start: Start, lease: Lease, started: float, progress: ProgressCallback | None
+) -> RunSummary:
+    """Does what is left and finishes, as long as the lease is ours."""
     job, output, plan = prepared.job, prepared.output, prepared.plan
-    start = check_start(prepared, output.read_records())
     kept, dropped, todo = start.kept, start.dropped, start.todo
     fingerprint = open_run(output, prepared.facts, prepared.stored)
     bad = [str(b) for b in plan.bad]
     before = output.read_json(METRICS_FILE)
-    done_before = before and before["complete"] and output.is_finished()
-    if before and done_before and not todo and not dropped and _passes(job, bad):
-        return summarise(output, before, model_calls=0, complete=True, failures=bad)
-
     output.reopen()
     output.forget_lost()
-    work = _work(prepared, fingerprint, todo, started, progress)
+    work = _work(prepared, fingerprint, todo, started, _watched(lease, progress))
+    lease.confirm()
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
         raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
     kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
     left = remaining(plan.units, kept)
-    complete = _passes(job, bad) and _all_done(job, left, work.given_up)
+    complete = not plan.unreached and _passes(job, bad) and _all_done(job, left, work.given_up)
     done = work_of(
         work.fresh,
         rounds=work.rounds,
@@ -62,14 +94,15 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     if not work.fresh and before:
         done = RunWork(**before["run"])
     facts = write_metrics(output, kept, rows_committed(plan.units, kept, left), done, complete)
-    failures = [*bad, *_failures(left, work)]
+    failures = [*bad, *(f"{file.file.uri}: not reached: {file.reason}" for file in plan.unreached)]
+    failures += _failures(left, work)
     if complete:
         planned = [file.as_dict() for file in planned_files(plan, left)]
         notes: dict[str, Any] = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
         if plan.drawn_from is not None:
             drawn = {"units": len(plan.units), "of": plan.drawn_from, "seed": job.sample_seed, "rows": plan.rows}
             notes["sample"] = drawn
-        output.finish(kept, dropped, notes)
+        output.finish(kept, dropped, notes, lease.confirm)
     return summarise(
         output,
         facts,
@@ -79,6 +112,33 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
         rows_dropped=lost_rows(dropped, plan.files),
         unloadable=_unloadable(work),
     )
+
+
+def _teller(
+    prepared: Prepared, start: Start, started: float, progress: ProgressCallback | None
+) -> Callable[[str], None]:
+    """Tells people what is waited for before anything runs."""
+    plan = prepared.plan
+    units = (units_done(plan.units, start.todo), len(plan.units))
+    rows = (plan.rows - sum(unit.rows for unit in start.todo), plan.rows)
+
+    def tell(text: str) -> None:
+        if progress is not None:
+            seconds = time.monotonic() - started
+            progress(Progress(Event.WAITING, *units, *rows, 0, 0, seconds, 0.0, 0.0, 0, reason=text))
+
+    return tell
+
+
+def _watched(lease: Lease, progress: ProgressCallback | None) -> ProgressCallback:
+    """`progress`, and a stop after the next unit where the lease is lost."""
+
+    def show(state: Progress) -> None:
+        lease.check()
+        if progress is not None:
+            progress(state)
+
+    return show
 
 
 def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord]) -> list[UnitRecord]:

@@ -31,6 +31,8 @@ PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _GLOB = frozenset("*?[")
 #: What a filesystem without hard links answers to one.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+#: What a disk without room answers: there may be room later.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Between a claim and its rename lie milliseconds: who has not renamed after so many seconds was killed in between.
 _CLAIM_SECONDS = 10.0
 
@@ -40,7 +42,7 @@ class StorageError(OSError):
 
 
 class StoreUnavailableError(StorageError):
-    """A store that gave no answer, or only excuses, to any try: the same may succeed later."""
+    """A store that gave no answer, or only excuses, to any try, or has no room: the same may succeed later."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,8 @@ def explained(uri: str) -> Iterator[None]:
     except (JobError, StorageError):
         raise
     except Exception as e:
-        kind = StoreUnavailableError if s3.is_passing(e) else StorageError
+        passing = s3.is_passing(e) or (isinstance(e, OSError) and e.errno in _FULL)
+        kind = StoreUnavailableError if passing else StorageError
         raise kind(f"{uri}: {type(e).__name__}: {e}") from e
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from ray.util.annotations import RayDeprecationWarning
 
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
-from pipeline.fit import check_fit
+from pipeline.fit import check_fit, check_store
 from pipeline.job import JobError, Pool
 from pipeline.ledger import Attempt, Ledger
 from pipeline.read import UnitSource
@@ -40,10 +42,11 @@ class Stages:
 
 
 @contextmanager
-def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[None]:
+def cluster(address: str | None, num_cpus: int | None, pool: Pool, unit_bytes: int = 0) -> Iterator[None]:
     """A Ray to run in: the one this process is connected to, the one at `address`, or a new one with `num_cpus`.
 
-    Whoever starts it ends it. Raises `JobError` where there is none, it cannot be started or the pool does not fit.
+    unit_bytes: of the largest unit. Whoever starts it ends it. Raises `JobError` where there is none, it cannot be
+    started, or pool and units do not fit.
     """
     owned = not ray.is_initialized()
     # What Ray would say to people (advice on its own settings) is not about their job; what fails is raised or counted.
@@ -51,10 +54,11 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if owned:
         try:
-            if address:
-                ray.init(address=address, **quiet)
-            else:
-                ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+            with _own_sigterm():
+                if address:
+                    ray.init(address=address, **quiet)
+                else:
+                    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
         except OSError as e:  # ConnectionError is one
             if address:
                 raise JobError(f"Ray at {address} cannot be reached: {e}") from e
@@ -65,10 +69,28 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool) -> Iterator[N
     try:
         resources = ray.cluster_resources()
         check_fit(pool, resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+        check_store(pool, unit_bytes, resources.get("object_store_memory", 0.0))
         yield
     finally:
         if owned:
             ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """The program's handler of SIGTERM, where it has one, during and after the body: Ray puts its own in its place,
+    which exits with a code of Ray's."""
+    ours = signal.getsignal(signal.SIGTERM)
+    if not callable(ours) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:  # Ray's handler, while it starts
+        ours(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, ours)
 
 
 def start_ledger() -> Any:

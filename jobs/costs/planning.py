@@ -17,7 +17,7 @@ from pipeline.resume import differences
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class AssumedPace:
     """How fast a job goes. seconds_per_row: of one actor, `low` and `high` the ends of an interval, None without one.
 
     source: where the number comes from. why: why there is no interval.
@@ -30,18 +30,22 @@ class Pace:
     why: str
 
 
-def given(rows_per_second: float, actors: int) -> Pace:
+def given(rows_per_second: float, actors: int) -> AssumedPace:
     """A throughput of the whole job that the user states."""
-    return Pace(actors / rows_per_second, None, None, "--throughput", "the throughput was given, not measured here")
+    return AssumedPace(
+        actors / rows_per_second, None, None, "--throughput", "the throughput was given, not measured here"
+    )
 
 
-def assumed(rows_per_second: float) -> Pace:
+def assumed(rows_per_second: float) -> AssumedPace:
     """What the configuration expects of one actor."""
     source = "units.documents_per_second of the configuration, an assumption"
-    return Pace(1 / rows_per_second, None, None, source, "the throughput is an assumption; give --run or --throughput")
+    return AssumedPace(
+        1 / rows_per_second, None, None, source, "the throughput is an assumption; give --run or --throughput"
+    )
 
 
-def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any]) -> Pace:
+def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any]) -> AssumedPace:
     """The fit of earlier runs' units, at the lengths of the `sample`; what actors waited between units is in it."""
     units = work(runs)
     point, bounds = estimate(units, places_of(sample))
@@ -51,7 +55,7 @@ def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any]) -> Pace:
     where, dtype = device(runs[0])
     source = f"fit of {len(units.rows)} units of {', '.join(run.name for run in runs)} ({where}, {dtype})"
     low, high = (None, None) if why else (bounds.low * waiting, bounds.high * waiting)
-    return Pace(point * waiting, low, high, source, why)
+    return AssumedPace(point * waiting, low, high, source, why)
 
 
 def no_interval(runs: Sequence[MeasuredRun]) -> str:
@@ -81,7 +85,9 @@ def places_of(sample: Mapping[str, Any]) -> Places:
     return Places(*np.array(sample["places"], dtype=np.float64).T)
 
 
-def describe(prepared: Prepared, start: Start, sample: Mapping[str, Any], seed: int, pace: Pace) -> dict[str, Any]:
+def describe(
+    prepared: Prepared, start: Start, sample: Mapping[str, Any], seed: int, pace: AssumedPace
+) -> dict[str, Any]:
     """The content of `hpd plan --json`; the sample is that of `RowSample.as_dict`."""
     job, plan = prepared.job, prepared.plan
     left, actors = sum(unit.rows for unit in start.todo), job.pool.max_size

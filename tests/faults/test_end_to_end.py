@@ -21,6 +21,7 @@ from tests.faults.jobs import assert_exact_in_store, catalog, s3_job, stored
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.faults.server import INPUT, OUTPUT, READER, SECRETS, WRITER, Server, options
 from tests.pipeline.fakes import HashDecoders
+from tests.pipeline.helpers import inline
 
 
 @pytest.mark.slow
@@ -86,8 +87,40 @@ def test_an_output_that_may_not_be_written_is_refused_before_anything_starts(
     catalog(server, tmp_path, "readonly", count=1)
     monkeypatch.setattr("pipeline.drive.cluster", None)
     spec = s3_job(tmp_path, server.endpoint, "readonly", storage=options(server.endpoint, READER))
-    with pytest.raises(StorageError, match=f"s3://{OUTPUT}/readonly/run.json: PermissionError: Access Denied"):
+    with pytest.raises(
+        StorageError, match=f"s3://{OUTPUT}/readonly/_manifest/lease.json: PermissionError: Access Denied"
+    ):
         run(spec)
+
+
+def test_a_file_that_cannot_be_reached_is_named_and_all_others_are_committed(
+    server: Server, proxy: Proxy, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = catalog(server, tmp_path, "unreached")
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    retries = {"mode": "legacy", "total_max_attempts": 2}
+    spec = s3_job(tmp_path, proxy.endpoint, "unreached", storage=options(proxy.endpoint, retries=retries))
+    monkeypatch.setattr("jobs.extract.compose", lambda *_, **__: spec)
+    command = ["extract", "--config", str(repository / "conf/quickstart.yaml")]
+    fault = proxy.add(Fault(Kind.ERROR, "GetObject", f"{INPUT}/unreached/part-0001*"))
+    started = time.monotonic()
+
+    ended = CliRunner().invoke(app, command)
+
+    assert ended.exit_code == 4 and time.monotonic() - started < 60, ended.output
+    assert fault.struck == 2
+    [line] = [line for line in ended.output.splitlines() if line.startswith("failed:")]
+    assert f"s3://{INPUT}/unreached/part-0001.parquet: not reached: " in line and "internal error" in line
+    there = stored(server, "unreached")
+    assert len([path for path in there if path.startswith("_manifest/units/")]) == 4 and "_SUCCESS" not in there
+
+    proxy.forget()
+    done = sum(HashDecoders(tmp_path / "calls.log").calls())
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+    assert sum(HashDecoders(tmp_path / "calls.log").calls()) - done == 40
+    assert_exact_in_store(server, "unreached", source, tmp_path)
 
 
 @pytest.mark.usefixtures("cluster")

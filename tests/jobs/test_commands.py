@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,11 +28,12 @@ from jobs.cli import app
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import Event, JobError, JobSpec, Progress, RunSummary
+from pipeline.lease import OutputHeldError
 from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.resume import open_run
-from pipeline.storage import StorageError, StoreUnavailableError
+from pipeline.storage import Storage, StorageError, StoreUnavailableError
 
 JOB = """
 text: {template: "{{ title }}"}
@@ -73,6 +78,30 @@ def test_an_interrupted_run_says_how_to_go_on(job: list[str], monkeypatch: pytes
     result = CliRunner().invoke(app, ["extract", *job])
     assert result.exit_code == 130
     assert "run the same command again" in result.stderr
+
+
+def test_a_terminated_run_ends_with_exit_code_4_and_cleans_up_once(
+    job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned: list[str] = []
+
+    def terminated(spec: JobSpec, progress: object) -> RunSummary:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+            pytest.fail("SIGTERM changes nothing")
+        except Exception:  # which it is not
+            cleaned.append("mistaken for an error")
+            raise
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # impatient: the cleaning goes on
+            cleaned.append("done")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(pipeline.run, "run", terminated)
+    result = CliRunner().invoke(app, ["extract", *job])
+    assert result.exit_code == 4 and "terminated: what is committed stays; run the same command" in result.stderr
+    assert cleaned == ["done"] and signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("options", [["--json"], []])
@@ -128,13 +157,18 @@ def test_what_the_user_must_mend_is_exit_code_2(
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {error}")
 
 
-def test_a_store_that_does_not_answer_is_exit_code_4(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("s3://x/run.json: SlowDown"), OutputHeldError("s3://x is being written by a")]
+)
+def test_what_may_pass_by_itself_is_exit_code_4(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fail(spec: JobSpec, progress: object) -> RunSummary:
-        raise StoreUnavailableError("s3://x/run.json: SlowDown")
+        raise error
 
     monkeypatch.setattr(pipeline.run, "run", fail)
     result = CliRunner().invoke(app, ["extract", *job])
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (4, "error: s3://x/run.json: SlowDown")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (4, f"error: {error}")
 
 
 def test_a_model_that_is_not_supported_is_the_users_to_mend_too(
@@ -489,6 +523,24 @@ def test_validate_names_a_file_that_cannot_be_read(job: list[str], tmp_path: Pat
     path.write_bytes(raw)
     result = CliRunner().invoke(app, ["validate", *job])
     assert result.exit_code == 2 and str(path) in result.stderr
+
+
+def test_validate_names_a_file_that_cannot_be_reached(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = tmp_path / "in" / "y.parquet"
+    pq.write_table(pa.table({"title": ["b"]}), lost)
+    opened = Storage.open
+
+    def reset(self: Storage, uri: str) -> IO[bytes]:
+        if uri == str(lost):
+            raise ConnectionResetError("reset")
+        return opened(self, uri)
+
+    monkeypatch.setattr(Storage, "open", reset)
+    result = CliRunner().invoke(app, ["validate", *job])
+    assert result.exit_code == 4 and f"error: not reached: {lost}: ConnectionResetError: reset" in result.stderr
+    assert "4 row(s) in 2 file(s)" in result.stdout
 
 
 @pytest.mark.parametrize(

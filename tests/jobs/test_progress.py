@@ -46,6 +46,14 @@ def test_lines_are_ten_seconds_apart_but_for_the_last_one_and_no_failure_is_left
     assert "failed" not in said[0] + said[2]
 
 
+def test_what_is_waited_for_is_said_at_once() -> None:
+    said: list[str] = []
+    show = lines(said.append, lambda: 0.0)
+    show(STATE)
+    show(replace(STATE, event=Event.WAITING, reason="waiting up to 30 s for another driver"))
+    assert said[1:] == ["waiting up to 30 s for another driver"]
+
+
 def test_a_terminal_gets_a_bar_and_every_failure_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr("jobs.progress.Console", lambda stderr: Console(file=screen, force_terminal=True, width=200))

@@ -21,7 +21,7 @@ from hpd_core.settings import DecoderSpec, ModelSpec
 from pipeline.job import RowFault
 
 #: Texts that the fake decoder reacts to.
-KILL, HANG, RAISE, SHORT = "<kill>", "<hang>", "<raise>", "<short>"
+KILL, HANG, RAISE, SHORT, LOST = "<kill>", "<hang>", "<raise>", "<short>", "<lost device>"
 
 PRODUCT = Schema("product", (Attribute("Brand"), Attribute("Pack size", type=ValueType.INTEGER)))
 SPEC = DecoderSpec(ModelSpec("fake", dtype="float32"))
@@ -105,6 +105,8 @@ class HashDecoder:
             os.kill(os.getpid(), signal.SIGKILL)
         if HANG in text:
             time.sleep(3600)
+        if LOST in text:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if RAISE in text:
             raise MemoryError("this document is too much")
         values = tuple(

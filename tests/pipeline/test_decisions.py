@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -100,6 +104,47 @@ def test_a_ray_that_does_not_come_up_is_no_traceback(
     monkeypatch.setattr("ray.init", refuse)
     with pytest.raises(JobError, match=message), cluster(address, 1, Pool()):
         pass
+
+
+def test_units_too_large_for_the_object_store_are_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "object_store_memory": 1000.0})
+    monkeypatch.setattr(drive, "receipts", lambda *_: pytest.fail("the job began"))
+    spec = job(tmp_path, shards(tmp_path / "in", 1))
+    largest = max(unit.bytes for unit in prepare(spec).plan.units)
+    with pytest.raises(JobError, match=rf"1 actors x 4 units x {largest / 2**20:.1f} MiB .* units\.bytes"):
+        run(spec)
+    assert not (tmp_path / "out/data").exists()
+
+
+@pytest.mark.parametrize("during", [False, True])
+def test_ray_does_not_keep_the_programs_signal_handler(monkeypatch: pytest.MonkeyPatch, during: bool) -> None:
+    """It installs its own, which ends the program with a code of Ray's."""
+    caught: list[int] = []
+
+    def start(**_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        if during:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", start)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0})
+    before = signal.signal(signal.SIGTERM, lambda number, _: caught.append(number))
+    try:
+        with pytest.raises(SystemExit), cluster(None, 1, Pool()):
+            os.kill(os.getpid(), signal.SIGTERM)
+            end = time.monotonic() + 60
+            while not caught and time.monotonic() < end:
+                time.sleep(0.01)
+            sys.exit(0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught == [signal.SIGTERM]
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -78,14 +78,17 @@ def test_a_pack_that_does_not_fit_the_memory_is_halved() -> None:
     assert answers(rows) == [str(n) for n in range(8)]
 
 
-def test_a_decoder_that_loses_a_row_or_answers_for_another_schema_fails_the_unit() -> None:
+def test_a_decoder_that_loses_or_adds_a_row_or_answers_for_another_schema_fails_the_unit() -> None:
     def lossy(documents: list[EncodedDocument]) -> Extraction:
         return Extraction([row(0)] * (len(documents) - 1))
+
+    def generous(documents: list[EncodedDocument]) -> Extraction:
+        return Extraction([row(0)] * (len(documents) + 1))
 
     def foreign(documents: list[EncodedDocument]) -> Extraction:
         return Extraction([row(0, Schema("two", ONE.attributes))] * len(documents))
 
-    for decode in (lossy, foreign):
+    for decode in (lossy, generous, foreign):
         with pytest.raises(BlockError, match="the decoder answered"):
             decode_items(decode, [document(0), document(1)], 8)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.fit import check_fit
+from pipeline.fit import check_fit, check_store
 from pipeline.job import JobError, OutputOptions, Pool, UnitCaps
 from pipeline.plan import make_plan
 from pipeline.prepare import prepare
@@ -144,3 +144,10 @@ def test_a_pool_that_does_not_fit_is_refused_with_the_numbers() -> None:
         check_fit(Pool(cpus=1.0, gpus=2), cpus=8, gpus=1)
     with pytest.raises(JobError, match="must differ"):
         Pool(cpus=0.5)
+
+
+def test_units_that_do_not_fit_the_object_store_are_refused_with_the_numbers() -> None:
+    check_store(Pool(max_size=2), 25 * 2**20, 200 * 2**20)
+    message = r"2 actors x 4 units x 25\.5 MiB \(the largest\) = 204\.0 MiB, and it has 200\.0 MiB\. Lower units\.bytes"
+    with pytest.raises(JobError, match=message):
+        check_store(Pool(max_size=2), int(25.5 * 2**20), 200 * 2**20)

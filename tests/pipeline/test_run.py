@@ -16,7 +16,7 @@ from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage
 from pipeline.verify import verify
-from tests.pipeline.fakes import HANG, KILL, HashDecoders
+from tests.pipeline.fakes import HANG, KILL, LOST, HashDecoders
 from tests.pipeline.helpers import SMALL_POOL, assert_exact, input_table, job, output_files, output_table, shards, write
 from tests.pipeline.messy import TEXTS, messy, strings, typed, unpacked
 
@@ -116,9 +116,9 @@ def test_an_actor_killed_in_the_middle_costs_a_retry_and_no_row(tmp_path: Path) 
     assert summary.metrics["run"]["rounds"] == 1
 
 
-def test_rows_that_kill_or_hang_their_worker_are_found_and_the_others_done(tmp_path: Path) -> None:
+def test_rows_that_kill_or_hang_their_worker_or_lose_its_device_are_found_and_the_others_done(tmp_path: Path) -> None:
     titles = [f"title {i}" for i in range(10)]
-    titles[2], titles[7] = f"a {KILL}", f"a {HANG}"
+    titles[2], titles[4], titles[7] = f"a {KILL}", f"a {LOST}", f"a {HANG}"
     write(tmp_path / "in/a.parquet", {"title": titles}, row_group_size=5)
     spec = job(
         tmp_path,
@@ -127,9 +127,10 @@ def test_rows_that_kill_or_hang_their_worker_are_found_and_the_others_done(tmp_p
         pool=replace(SMALL_POOL, max_retries=0),
     )
     summary = run(replace(spec, units=replace(spec.units, rows=5)))
-    assert summary.complete and (summary.rows_ok, summary.rows_error) == (8, 2)
-    table = assert_exact(tmp_path / "out", pa.table({"title": titles}), errors=[titles[2], titles[7]])
-    assert "ended every worker" in table.column("hpd_error")[2].as_py()
+    assert summary.complete and (summary.rows_ok, summary.rows_error) == (7, 3)
+    bad = (2, 4, 7)
+    table = assert_exact(tmp_path / "out", pa.table({"title": titles}), errors=[titles[row] for row in bad])
+    assert all("ended every worker" in table.column("hpd_error")[row].as_py() for row in bad)
 
 
 def test_bad_files_are_named_and_the_good_ones_committed(tmp_path: Path) -> None:

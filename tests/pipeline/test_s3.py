@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,13 @@ import pytest
 from pipeline import s3
 from pipeline.manifest import OutputFolder
 from pipeline.plan import make_plan
+from pipeline.prepare import prepare
 from pipeline.run import run
 from pipeline.storage import Storage, StorageError, StoreUnavailableError, explained
-from tests.pipeline.helpers import inline, job, shards
+from tests.pipeline.fakes import HashDecoders
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, shards, write
+
+STORAGE_OPEN = Storage.open
 
 
 def answered(code: str, kind: type[OSError] = OSError) -> OSError:
@@ -67,6 +72,86 @@ def test_an_input_that_cannot_be_reached_is_no_bad_file(tmp_path: Path, monkeypa
     assert [b.reason for b in make_plan([str(source)], Storage(), job(tmp_path, source).units, None).bad] == [
         "PermissionError: refused"
     ]
+
+
+def unreachable(monkeypatch: pytest.MonkeyPatch, *parts: str) -> None:
+    """Files whose name holds one of the `parts` do not answer; all do where there is none."""
+    open_ = STORAGE_OPEN
+
+    def opened(self: Storage, uri: str) -> Any:
+        if any(part in uri for part in parts):
+            raise ConnectionResetError("reset")
+        return open_(self, uri)
+
+    monkeypatch.setattr(Storage, "open", opened)
+
+
+def test_the_units_of_other_files_are_committed_where_a_footer_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    source = shards(tmp_path / "in", 3)
+    spec = replace(job(tmp_path, source), on_bad_file="skip")  # which is for files that are broken
+    unreachable(monkeypatch, "part-0001")
+    summary = run(spec)
+    assert not summary.complete and summary.rows_in == 80
+    assert summary.failures == (f"{source}/part-0001.parquet: not reached: ConnectionResetError: reset",)
+    assert not (tmp_path / "out/_SUCCESS").exists()
+    with pytest.raises(StoreUnavailableError, match=r"part-0001\.parquet: ConnectionResetError"):
+        run(spec)  # nothing to do but what cannot be reached
+    unreachable(monkeypatch, "part-0000")  # what is committed of it stays
+    assert run(spec).rows_in == 120
+    unreachable(monkeypatch)
+    summary = run(spec)
+    assert summary.complete and summary.model_calls == 0
+    assert_exact(tmp_path / "out", input_table(source))
+    unreachable(monkeypatch, "part-0001")
+    with pytest.raises(StoreUnavailableError):
+        run(spec)
+    assert (tmp_path / "out/_SUCCESS").exists() and sum(HashDecoders(tmp_path / "calls.log").calls()) == 120
+
+
+def test_a_footer_that_could_decide_the_columns_or_the_rows_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    source = shards(tmp_path / "in", 3)
+    spec = job(tmp_path, source)
+    unreachable(monkeypatch, "part-0001")
+    with pytest.raises(StoreUnavailableError, match=r"part-0001.parquet: .*reset \(with a limit"):
+        run(replace(spec, limit=10))
+    write(source / "more.parquet", {"id": [1], "title": ["x"], "colour": ["red"]})
+    with pytest.raises(StoreUnavailableError, match=r"part-0001.*the 3 other file\(s\) differ in their columns"):
+        run(spec)
+    assert not (tmp_path / "out").exists()
+    unreachable(monkeypatch, "part-0", "more")
+    with pytest.raises(StoreUnavailableError, match="reset"):
+        run(spec)
+    unreachable(monkeypatch)
+    assert run(spec).complete
+    write(source / "later.parquet", {"id": [2], "title": ["y"]})
+    unreachable(monkeypatch, "part-0001")  # the columns are known by now
+    assert run(spec).rows_in == 122
+    unreachable(monkeypatch, "more")
+    with pytest.raises(StoreUnavailableError, match=r"more.*do not give the columns that the output was begun with"):
+        run(spec)
+
+
+def test_a_store_that_answers_nobody_is_asked_for_few_footers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = shards(tmp_path / "in", 200, rows=1)
+    asked: list[str] = []
+
+    def silent(self: Storage, uri: str) -> Any:
+        asked.append(uri)
+        time.sleep(0.01)
+        raise ConnectionResetError("reset")
+
+    monkeypatch.setattr(Storage, "open", silent)
+    with pytest.raises(StoreUnavailableError):
+        prepare(job(tmp_path, source))
+    assert len(asked) < 60
 
 
 @pytest.mark.parametrize(("error", "complete"), [(ConnectionResetError("reset"), False), (OSError("corrupt"), True)])

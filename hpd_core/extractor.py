@@ -106,7 +106,7 @@ class HyperParallelDecoder:
             rows = [self.confidence.apply(row) for row in rows]
         for slots in tokens:
             counts.longest_value_tokens += max(len(slot.ids) for slot in slots)
-        count_values(rows, counts)
+        counts.count_values(rows)
         return Extraction(rows, counts)
 
     def _owners(self, documents: Sequence[EncodedDocument], forced: Forced | None) -> list[int]:
@@ -182,12 +182,3 @@ def source_of(encoder: PromptEncoder, document: EncodedDocument) -> SourceText |
     if document.ids and not document.text:
         raise ValueError("grounding needs the document's text: its encoder was set up without grounding")
     return SourceText(document.text)
-
-
-def count_values(rows: Sequence[Row], counts: Counts) -> None:
-    for row in rows:
-        counts.truncated += sum(v.status is ValueStatus.TRUNCATED for v in row.values)
-        counts.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)
-        counts.invalid += sum(v.status is ValueStatus.INVALID for v in row.values)
-        counts.ungrounded += sum(v.status is ValueStatus.UNGROUNDED for v in row.values)
-        counts.unsure += sum(v.status is ValueStatus.UNSURE for v in row.values)

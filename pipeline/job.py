@@ -156,7 +156,7 @@ class JobSpec:
     input_storage, output_storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`,
         `client_kwargs`, …). Never written anywhere.
     limit: only the first so many rows of the plan; None means all. Outside the fingerprint: a larger one extends a run.
-    pack_documents: documents handed to the decoder in one call; a pack has one deadline.
+    pack_documents: different documents handed to the decoder in one call; a pack has one deadline.
     pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
     max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
     on_bad_file: `fail` (the run ends incomplete) or `skip`; good files are processed in both cases.

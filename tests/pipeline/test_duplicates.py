@@ -86,7 +86,7 @@ def test_only_what_is_equal_for_model_and_row_is_a_repeat() -> None:
     ]
     decode = Numbering()
     rows, counts = decode_items(decode, items, pack_documents=100)
-    assert said(rows) == ["0", "1", "2", "3", "0", "4"] and counts.duplicates == 1
+    assert said(rows) == ["0", "4", "1", "2", "0", "3"] and counts.duplicates == 1
     assert [row.status.value for row in rows] == ["ok", "ok", "ok", "cut", "ok", "ok"]
     assert all(isinstance(row, Row) and row.schema == item.schema for row, item in zip(rows, items, strict=True))
 

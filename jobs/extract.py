@@ -32,7 +32,7 @@ def extract(
 
     with output(json_) as out:
         with progress_bar() as show:
-            summary = run(job, progress=show)
+            summary = run(job, progress=show, say=say)
         # The work is done: what is printed for people must not cost the program that waits for the object.
         out.finish(summary_facts(summary))
         print_summary(summary, job, out.console)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 
+from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
 from pipeline.job import JobSpec, Progress, RunSummary
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
-from pipeline.prepare import Prepared, check_start, prepare
+from pipeline.prepare import Prepared, Start, check_start, prepare, with_settings
 from pipeline.promise import rows_committed
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -22,16 +24,41 @@ from pipeline.units import Unit
 ProgressCallback = Callable[[Progress], None]
 
 
-def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary:
+def run(
+    job: JobSpec, *, progress: ProgressCallback | None = None, say: Callable[[str], None] = lambda _: None
+) -> RunSummary:
     """Runs the job, or what is left of it. Ends complete or not, never with a row lost or doubled.
 
+    say: is told what was measured for `auto` settings, and what was decided.
     Raises what `prepare` and `check_start` raise for a job that cannot start, and `StorageError` where the output's
     bookkeeping cannot be read or written.
     """
     started = time.monotonic()
     prepared = prepare(job)
+    start = check_start(prepared, prepared.output.read_records())
+    with ExitStack() as held:
+        if prepared.job.decoder.settings.is_auto:
+            prepared = _decided(prepared, start, held, say)
+        elif job.decoder.settings.is_auto:
+            say(f"as decided before: {sizing.shown(prepared.job.decoder.settings)}")
+        return _carry_out(prepared, start, started, progress)
+
+
+def _decided(prepared: Prepared, start: Start, held: ExitStack, say: Callable[[str], None]) -> Prepared:
+    """`prepared` without `auto`, measured on a Ray that is `held` for the work that follows; the defaults where there
+    is no row to decode."""
+    job = prepared.job
+    if not any(unit.rows for unit in start.todo):
+        return with_settings(prepared, sizing.defaults(job.decoder.settings), None)
+    from pipeline.measure import measured_settings  # brings Ray in
+    from pipeline.stream import cluster
+
+    held.enter_context(cluster(job.ray_address, job.num_cpus, job.pool))
+    return measured_settings(prepared, say)
+
+
+def _carry_out(prepared: Prepared, start: Start, started: float, progress: ProgressCallback | None) -> RunSummary:
     job, output, plan = prepared.job, prepared.output, prepared.plan
-    start = check_start(prepared, output.read_records())
     kept, dropped, todo = start.kept, start.dropped, start.todo
     fingerprint = open_run(output, prepared.facts, prepared.stored)
     bad = [str(b) for b in plan.bad]

@@ -65,7 +65,7 @@ def summary(job: JobSpec, **changes: object) -> RunSummary:
 
 
 def test_an_interrupted_run_says_how_to_go_on(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(spec: JobSpec, progress: object) -> RunSummary:
+    def interrupted(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline.run, "run", interrupted)
@@ -96,7 +96,7 @@ def test_a_closed_stdout_costs_no_result(job: list[str], options: list[str]) -> 
 def test_extract_says_how_it_ended(
     job: list[str], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], code: int, message: str
 ) -> None:
-    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec, **changes))
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, **_: summary(spec, **changes))
     result = CliRunner().invoke(app, ["extract", *job])
     assert result.exit_code == code
     assert message in result.stderr
@@ -119,7 +119,7 @@ def test_extract_says_how_it_ended(
 def test_what_the_user_must_mend_is_exit_code_2(
     job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def refuse(spec: JobSpec, progress: object) -> RunSummary:
+    def refuse(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise error
 
     monkeypatch.setattr(pipeline.run, "run", refuse)
@@ -128,7 +128,7 @@ def test_what_the_user_must_mend_is_exit_code_2(
 
 
 def test_a_store_that_does_not_answer_is_exit_code_4(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(spec: JobSpec, progress: object) -> RunSummary:
+    def fail(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise StoreUnavailableError("s3://x/run.json: SlowDown")
 
     monkeypatch.setattr(pipeline.run, "run", fail)
@@ -145,7 +145,7 @@ def test_a_model_that_is_not_supported_is_the_users_to_mend_too(
 
 
 def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(spec: JobSpec, progress: object) -> RunSummary:
+    def fail(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise RuntimeError("bug")
 
     monkeypatch.setattr(pipeline.run, "run", fail)
@@ -155,7 +155,7 @@ def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkey
 def test_what_python_cannot_hold_or_rich_would_read_as_markup_is_printed(
     job: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(spec: JobSpec, progress: object) -> RunSummary:
+    def run(spec: JobSpec, progress: object, say: object) -> RunSummary:
         made = summary(spec, values={"brand": 2, "size": 1}, rows_dropped=3)
         broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\3\0\0\0\6\0\0\0"), pa.py_buffer(b"a\xffba b"))
         columns = {
@@ -190,14 +190,14 @@ def test_the_json_object_is_out_before_anything_that_can_fail(
     def fail(*_: object) -> None:
         raise RuntimeError("a terminal nobody tried")
 
-    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec))
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, **_: summary(spec))
     monkeypatch.setattr("jobs.extract.print_summary", fail)
     assert CliRunner().invoke(app, ["extract", *job, "--json"]).exit_code == 1
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["rows_in"] == 4
 
 
 def test_progress_goes_to_stderr(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(spec: JobSpec, progress: object) -> RunSummary:
+    def run(spec: JobSpec, progress: object, say: object) -> RunSummary:
         progress(Progress(1, 2, 3, 4, 1, 5.0, 1))  # type: ignore[operator]
         progress(Progress(2, 2, 4, 4, 1, 6.0, 2, "halved"))  # type: ignore[operator]
         return summary(spec)
@@ -213,7 +213,7 @@ import os, sys
 import pipeline.run
 from jobs.cli import app
 from tests.jobs.test_commands import summary
-def run(spec, progress):
+def run(spec, progress, say):
     print("a library prints")
     os.system("echo a child prints")
     return summary(spec)

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from hpd_core.decode import SlotTokens
-from hpd_core.extractor import Forced, count_values, make_row, source_of
+from hpd_core.extractor import Forced, make_row, source_of
 from hpd_core.generation import Request, calls_counted, generate_all, padded, write_batch
 from hpd_core.model import Model
 from hpd_core.prompt import EncodedDocument, PromptEncoder
@@ -71,7 +71,7 @@ class ArDecoder:
         counts = Counts(documents=len(documents), slots=sum(len(d.schema) for d in documents))
         texts = self._write(requests, counts)
         rows = [_parse(self.encoder, d, a, ids) for d, a, ids in zip(documents, asked, texts, strict=True)]
-        count_values(rows, counts)
+        counts.count_values(rows)
         return Extraction(rows, counts)
 
     def _write(self, requests: Sequence[Request], counts: Counts) -> list[tuple[int, ...]]:
@@ -123,7 +123,7 @@ class PerAttributeDecoder:
         counts = Counts(documents=len(documents), slots=len(requests))
         written = iter(self._write(requests, counts))
         rows = [self._row(d, [next(written) for _ in d.schema]) for d in documents]
-        count_values(rows, counts)
+        counts.count_values(rows)
         return Extraction(rows, counts)
 
     def _write(self, requests: Sequence[Request], counts: Counts) -> list[tuple[int, ...]]:

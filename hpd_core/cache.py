@@ -109,6 +109,11 @@ def _lazy_zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
 
 
+def block_width(columns: int) -> int:
+    """Cells of a block that is asked to hold `columns`."""
+    return -(-columns // _STEP) * _STEP
+
+
 class SlabPool:
     """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step."""
 
@@ -118,7 +123,7 @@ class SlabPool:
 
     def take(self, columns: int) -> tuple[Slab, int]:
         """A block of at least `columns` cells: (slab, block)."""
-        width = -(-columns // _STEP) * _STEP
+        width = block_width(columns)
         slabs = self._slabs.setdefault(width, [])
         for slab in slabs:
             if not slab.is_full:

@@ -38,7 +38,7 @@ class ContinuousArDecoder(ArDecoder):
         self, model: Model, encoder: PromptEncoder, *, keys: Keys = Keys.EVERY, batch_tokens: int | None = None
     ) -> None:
         super().__init__(model, encoder, keys=keys)
-        self._batch_tokens = batch_tokens or encoder.settings.tokens_per_step
+        self._batch_tokens = batch_tokens or encoder.settings.step_rows
 
     def _write(self, requests: Sequence[Request], counts: Counts) -> list[tuple[int, ...]]:
         return write_continuously(self.model, self.encoder, requests, self._batch_tokens, counts)
@@ -49,7 +49,7 @@ class ContinuousPerAttributeDecoder(PerAttributeDecoder):
 
     def __init__(self, model: Model, encoder: PromptEncoder, *, batch_tokens: int | None = None) -> None:
         super().__init__(model, encoder)
-        self._batch_tokens = batch_tokens or encoder.settings.tokens_per_step
+        self._batch_tokens = batch_tokens or encoder.settings.step_rows
 
     def _write(self, requests: Sequence[Request], counts: Counts) -> list[tuple[int, ...]]:
         return write_continuously(self.model, self.encoder, requests, self._batch_tokens, counts)

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from hpd_core.batch import Feed, make_step
-from hpd_core.cache import PrefixCache, Slab, SlabPool
+from hpd_core.cache import PrefixCache, Slab, SlabPool, block_width
 from hpd_core.constraint import Allowed
 from hpd_core.layout import NO_STUB, DocumentLayout
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
 from hpd_core.rows import Counts
-from hpd_core.settings import DecodeSettings
+from hpd_core.settings import DecodeSettings, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class Decoder:
         fast: bool = True,
         keep_logits: bool = False,
     ) -> None:
+        if settings.is_auto:
+            raise SettingsError("a setting is auto: measure first (see hpd_core/sizing.py)")
         self.model = model
         self.settings = settings
         self.stop_ids = stop_ids
@@ -96,6 +98,8 @@ class Decoder:
         self.keep_logits = keep_logits
         self._prefixes = PrefixCache(settings.prefix_cache_mib * 2**20)
         self._pool = SlabPool(model.device)
+        bound = settings.kv_bytes
+        self._kv_cells = None if bound is None else bound // model.kv_bytes_per_token
 
     @torch.inference_mode()
     def decode(
@@ -151,7 +155,7 @@ class Decoder:
     ) -> tuple[list[Feed], list[_Active]]:
         owners = [a for a in active if a.is_prefilled]
         feeds = [self._decode_feed(a) for a in owners]
-        room = self.settings.tokens_per_step - sum(len(f.ids) for f in feeds)
+        room = self.settings.step_rows - sum(len(f.ids) for f in feeds)
         for document in [a for a in active if not a.is_prefilled]:
             if room > 0:
                 feeds.append(self._prefill_feed(document, room))
@@ -166,8 +170,12 @@ class Decoder:
         return feeds, owners
 
     def _admits(self, active: Sequence[_Active], prompt: Prompt) -> bool:
+        if not active:
+            return True
         slots = sum(len(a.live) for a in active)
-        return not active or slots + len(prompt.shared.stubs) <= self.settings.max_slots
+        cells = sum(a.slab.columns for a in active) + block_width(_cells(prompt))
+        fits = self._kv_cells is None or cells <= self._kv_cells
+        return fits and slots + len(prompt.shared.stubs) <= self.settings.open_slots
 
     def _admit(
         self, number: int, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None
@@ -176,7 +184,7 @@ class Decoder:
         prefix = self._prefix(prompt.shared, counts)
         ids = prompt.memory_ids
         # Every slot's KV is reserved, so that nothing is ever preempted; terminators and K_max-th tokens are never fed.
-        slab, block = self._pool.take(len(ids) + len(prompt.shared.stubs) * (prompt.max_value_tokens - 1))
+        slab, block = self._pool.take(_cells(prompt))
         counts.documents += 1
         counts.slots += len(prompt.shared.stubs)
         counts.prompt_tokens += len(ids)
@@ -193,8 +201,8 @@ class Decoder:
         slab = Slab(1, max(1, length), self.model.device)
         slab.take()
         started = time.perf_counter()
-        for start in range(0, length, self.settings.tokens_per_step):
-            line = range(start, min(length, start + self.settings.tokens_per_step))
+        for start in range(0, length, self.settings.step_rows):
+            line = range(start, min(length, start + self.settings.step_rows))
             ids, zeros = shared.prefix[line.start : line.stop], [0] * len(line)
             self._step([Feed(slab, 0, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)], counts)
         counts.prefill_seconds += time.perf_counter() - started
@@ -287,3 +295,8 @@ class Decoder:
         truncated = slot.ids[-1] not in self.stop_ids
         logits = torch.stack(slot.logits) if slot.logits else None
         return SlotTokens(tuple(slot.ids), tuple(slot.logprobs), truncated, logits)
+
+
+def _cells(prompt: Prompt) -> int:
+    """Tokens whose KV a document may come to hold behind its prefix."""
+    return len(prompt.memory_ids) + len(prompt.shared.stubs) * (prompt.max_value_tokens - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -9,16 +10,19 @@ from typing import Protocol
 
 import torch
 
-from hpd_core import recipe, source
+from hpd_core import recipe, sizing, source
 from hpd_core.confidence import ConfidenceRule, ConfidenceSettings, with_confidence
 from hpd_core.decode import Decoder, SlotTokens
 from hpd_core.grounding import SourceText
 from hpd_core.model import Model
+from hpd_core.probe import measure_loaded
 from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, PromptTemplate
+
+log = logging.getLogger(__name__)
 
 
 class ModelNotice(UserWarning):
@@ -78,11 +82,19 @@ class HyperParallelDecoder:
 
     @classmethod
     def from_spec(cls, spec: DecoderSpec, *, device: str = "auto", threads: int | None = None) -> HyperParallelDecoder:
-        """threads: CPU threads of torch in this process; unchanged where it is None."""
+        """threads: CPU threads of torch in this process; unchanged where it is None.
+
+        Settings that are `auto` are measured, in seconds, and stand as numbers in `encoder.settings`.
+        """
         if threads is not None:
             torch.set_num_threads(threads)
         encoder = PromptEncoder.from_spec(spec)
-        return cls(Model.load(spec.model, device=device), encoder, spec.confidence)
+        model = Model.load(spec.model, device=device)
+        if spec.settings.is_auto:
+            measured = measure_loaded(model)
+            encoder.settings = sizing.decided(spec.settings, measured)
+            log.info("measured: %s; decided: %s", measured, sizing.shown(encoder.settings))
+        return cls(model, encoder, spec.confidence)
 
     def extract(self, documents: Sequence[str | Document], schema: Schema | None = None) -> list[Row]:
         """One typed row per document, in order. Texts need `schema`; a Document brings its own.
@@ -106,7 +118,7 @@ class HyperParallelDecoder:
             rows = [self.confidence.apply(row) for row in rows]
         for slots in tokens:
             counts.longest_value_tokens += max(len(slot.ids) for slot in slots)
-        count_values(rows, counts)
+        counts.count_values(rows)
         return Extraction(rows, counts)
 
     def _owners(self, documents: Sequence[EncodedDocument], forced: Forced | None) -> list[int]:
@@ -182,12 +194,3 @@ def source_of(encoder: PromptEncoder, document: EncodedDocument) -> SourceText |
     if document.ids and not document.text:
         raise ValueError("grounding needs the document's text: its encoder was set up without grounding")
     return SourceText(document.text)
-
-
-def count_values(rows: Sequence[Row], counts: Counts) -> None:
-    for row in rows:
-        counts.truncated += sum(v.status is ValueStatus.TRUNCATED for v in row.values)
-        counts.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)
-        counts.invalid += sum(v.status is ValueStatus.INVALID for v in row.values)
-        counts.ungrounded += sum(v.status is ValueStatus.UNGROUNDED for v in row.values)
-        counts.unsure += sum(v.status is ValueStatus.UNSURE for v in row.values)

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import source
+from hpd_core import sizing, source
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
 from hpd_core.settings import ModelSpec
@@ -90,11 +90,11 @@ class Model:
         """
         files = source.locate(spec)
         _refuse(source.load_config(files))
-        where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        where = device_named(device)
         with _in_silence():
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
-                dtype=_dtype(spec.dtype, where),
+                dtype=dtype_named(spec.dtype, where),
                 use_safetensors=True,
                 **files.arguments,
             )
@@ -122,6 +122,11 @@ class Model:
         finally:
             self.hf.set_attn_implementation(ATTENTION)
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of all layers; see `sizing.kv_bytes_per_token`."""
+        return sizing.kv_bytes_per_token(self.hf.config, self.dtype.itemsize)
+
     def tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
@@ -138,7 +143,12 @@ def _in_silence() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def device_named(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def dtype_named(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         # Measured on AVX-512 without AMX: float32 beats bfloat16 from 32 rows up.
         return torch.bfloat16 if device.type == "cuda" else torch.float32

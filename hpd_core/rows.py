@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import exp, isfinite
@@ -85,7 +86,7 @@ class Counts:
     """Plain counters of decoding work, merged upward with `+=`. Tokens are model tokens, seconds are wall time."""
 
     documents: int = 0  # decoded documents, duplicates of one another counted once
-    duplicates: int = 0  # documents whose answer was copied from an equal one of the same call
+    duplicates: int = 0  # documents whose answer was copied from an equal one of the same call or unit
     slots: int = 0
     prompt_tokens: int = 0  # tokens of document, suffix and stubs that were fed
     prefix_tokens: int = 0  # shared-prefix tokens that were fed (cache misses)
@@ -107,6 +108,15 @@ class Counts:
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
         return self
+
+    def count_values(self, rows: Iterable[Row]) -> None:
+        """Adds what became of the values of `rows`, duplicates among them."""
+        for row in rows:
+            self.truncated += sum(v.status is ValueStatus.TRUNCATED for v in row.values)
+            self.absent += sum(v.status is ValueStatus.ABSENT for v in row.values)
+            self.invalid += sum(v.status is ValueStatus.INVALID for v in row.values)
+            self.ungrounded += sum(v.status is ValueStatus.UNGROUNDED for v in row.values)
+            self.unsure += sum(v.status is ValueStatus.UNSURE for v in row.values)
 
     def as_dict(self) -> dict[str, int | float]:
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from hpd_core.confidence import ConfidenceRule
@@ -158,6 +158,13 @@ class ModelSpec:
             object.__setattr__(self, "name", self.source)
 
 
+#: A setting that is decided by measurement where the model is to run; see `sizing.py`.
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+#: The settings that can be `auto`.
+SIZES = ("tokens_per_step", "max_slots", "kv_mib")
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
     """How documents are decoded. Counts are model tokens.
@@ -166,8 +173,12 @@ class DecodeSettings:
     visibility: whether a slot sees only its own value tokens, or earlier attributes' too (`causal`, with `gaps`).
     max_value_tokens: the paper's K_max, the longest value, its terminator counted.
     max_document_tokens: longer documents are cut to it and marked; the model's context may lower it further.
-    tokens_per_step: rows of one forward pass, decode rows and prefill chunks together.
-    max_slots: slots held open at once (J documents x N attributes); admission of documents stops there.
+    tokens_per_step: rows of one forward pass, decode rows and prefill chunks together. `auto`: the fewest at which the
+        machine's matrix products run at their best rate.
+    max_slots: slots held open at once (J documents x N attributes); admission of documents stops there. `auto`: twice
+        `tokens_per_step`.
+    kv_mib: KV that is reserved for documents in flight; admission stops there as well, one document apart, which is
+        always admitted. None: no bound. `auto`: half of the memory that is free beside the weights.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     """
@@ -176,10 +187,11 @@ class DecodeSettings:
     visibility: Visibility = Visibility.ISOLATED
     max_value_tokens: int = 24
     max_document_tokens: int = 2048
-    tokens_per_step: int = 512
-    max_slots: int = 1024
+    tokens_per_step: int | Auto = 512
+    max_slots: int | Auto = 1024
     prefix_cache_mib: int = 256
     grounding: Grounding = Grounding.OFF
+    kv_mib: int | Auto | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
@@ -195,9 +207,41 @@ class DecodeSettings:
             ("tokens_per_step", 1),
             ("max_slots", 1),
             ("prefix_cache_mib", 0),
+            ("kv_mib", 1),
         ):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} is {getattr(self, name)}: must be at least {least}")
+            value = getattr(self, name)
+            if (value is None and name == "kv_mib") or (value == AUTO and name in SIZES):
+                continue
+            if not isinstance(value, int):
+                raise SettingsError(f"{name} is {value!r}: must be a whole number{' or auto' * (name in SIZES)}")
+            if value < least:
+                raise SettingsError(f"{name} is {value}: must be at least {least}")
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether something is left to measure; no decoder takes such settings."""
+        return AUTO in (self.tokens_per_step, self.max_slots, self.kv_mib)
+
+    @property
+    def step_rows(self) -> int:
+        """`tokens_per_step`; raises SettingsError while it is `auto`."""
+        return _decided("tokens_per_step", self.tokens_per_step)
+
+    @property
+    def open_slots(self) -> int:
+        """`max_slots`; raises SettingsError while it is `auto`."""
+        return _decided("max_slots", self.max_slots)
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """`kv_mib` in bytes, None without a bound; raises SettingsError while it is `auto`."""
+        return None if self.kv_mib is None else _decided("kv_mib", self.kv_mib) * 2**20
+
+
+def _decided(name: str, value: int | Auto) -> int:
+    if value == AUTO:
+        raise SettingsError(f"{name} is auto: measure first (see hpd_core/sizing.py)")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +275,8 @@ class DecoderSpec:
         facts["settings"].pop("prefix_cache_mib")
         if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
             facts["settings"].pop("grounding")
+        if self.settings.kv_mib is None:  # likewise
+            facts["settings"].pop("kv_mib")
         return facts
 
 

@@ -49,7 +49,7 @@ def extract(
         log.start(job)
         with output(json_) as out:
             with terminable(), shown(log, log_format) as show:
-                summary = run(job, progress=show)
+                summary = run(job, progress=show, say=say)
             code, why = ending(summary, settings.limits)
             # The work is done: what is printed for people must not cost the program that waits for the object.
             log.end(code, summary_facts(summary))

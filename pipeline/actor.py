@@ -19,6 +19,7 @@ import ray
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from hpd_core.settings import DecoderSpec
+from hpd_core.sizing import Measured
 from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, first_text, unit_of
 from pipeline.device import device_name
 from pipeline.exports import ActorExports
@@ -129,6 +130,14 @@ def load(spec: DecoderSpec, device: str, threads: int) -> Decoder:
     from hpd_core.extractor import HyperParallelDecoder
 
     return HyperParallelDecoder.from_spec(spec, device=device, threads=threads)
+
+
+def measure(spec: DecoderSpec, device: str, threads: int, sharing: float) -> Measured:
+    """The real prober."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as `load` does
+    from hpd_core import probe
+
+    return probe.measure(spec, device=device, threads=threads, sharing=sharing)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from hpd_core import recipe
 from hpd_core.confidence import ConfidenceSettings
 from hpd_core.schema import ValueType
-from hpd_core.settings import DecodeSettings, ModelSpec, PromptTemplate
+from hpd_core.settings import AUTO, SIZES, DecodeSettings, ModelSpec, PromptTemplate
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
 from pipeline.job import JobSpec, Pool, UnitCaps
 from pipeline.models import DEFAULT_MODEL, model_spec
@@ -186,7 +186,8 @@ class JobConfig(_Section):
 
     model: a name of conf/models.yaml, a directory, a GGUF file or a hub id; or the fields of ModelSpec, where a `name`
     without a `source` fills in the rest.
-    prompt, decode: what they leave out is what the model was fine-tuned for, or the default.
+    prompt, decode: what they leave out is what the model was fine-tuned for, or the default. `tokens_per_step`,
+        `max_slots` and `kv_mib` may be `auto`: see docs/reliability.md.
     confidence: see hpd_core.confidence.ConfidenceSettings.
     """
 
@@ -211,6 +212,10 @@ class JobConfig(_Section):
     def _over_the_models_own(cls, given: Any, info: ValidationInfo) -> Any:
         if not isinstance(given, Mapping) or "model" not in info.data:  # the model's own error says enough
             return given
+        for name in SIZES:  # pydantic would name each of the types that it might be
+            value = given.get(name)
+            if not (value is None or value == AUTO or str(value).lstrip("-").isdecimal()):
+                raise ValueError(f"{name} is {value!r}: must be a whole number or {AUTO}")
         own = recipe.decoder_spec(info.data["model"])
         return asdict(own.template if info.field_name == "prompt" else own.settings) | dict(given)
 

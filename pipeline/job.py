@@ -12,6 +12,7 @@ import pyarrow as pa
 from hpd_core.rows import Extraction, RowStatus
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, Grounding
+from hpd_core.sizing import Measured
 
 
 class JobError(ValueError):
@@ -59,6 +60,9 @@ class Decoder(Protocol):
 
 
 EncoderFactory = Callable[[DecoderSpec], Encoder]
+#: (spec, device, threads, decoders that share the machine's memory) -> what `auto` settings are decided from. Called at
+#: most once in an output's life, where an actor could run.
+Prober = Callable[[DecoderSpec, str, int, float], Measured]
 #: (spec, device, threads) -> decoder. Called once in each actor's life, inside the actor.
 DecoderFactory = Callable[[DecoderSpec, str, int], Decoder]
 
@@ -149,17 +153,18 @@ class JobSpec:
 
     inputs: URIs or local paths of files, folders or globs (`/data/x.parquet`, `s3://bucket/prefix/`, `x/*.parquet`).
     output: URI or local path of the output folder.
-    decoder: model, prompt and decode settings; `model.dtype == "auto"` is resolved by `run()`.
+    decoder: model, prompt and decode settings; what is `auto` in it is resolved by `run()`.
     reader: rows -> documents.
     schemas: one per category. Two schemas may share an output column where its type agrees.
-    encoder_factory, decoder_factory: None means the real ones, `PromptEncoder` and `HyperParallelDecoder`.
+    encoder_factory, decoder_factory, prober: None means the real ones, `PromptEncoder`, `HyperParallelDecoder` and
+        `hpd_core.probe`.
     decoder_name: name of the decoder in the fingerprint (`hpd`, `ar`, …).
     input_storage, output_storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`,
         `client_kwargs`, …). Never written anywhere.
     limit: only the first so many rows of the plan; None means all. Outside the fingerprint: a larger one extends a run.
     sample_units, sample_seed: only so many units of the plan, drawn at random. Outside the fingerprint as well: more
         of the same seed, or all, extend a run.
-    pack_documents: documents handed to the decoder in one call; a pack has one deadline.
+    pack_documents: different documents handed to the decoder in one call; a pack has one deadline.
     pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
     max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
     on_bad_file: `fail` (the run ends incomplete) or `skip`; good files are processed in both cases.
@@ -179,6 +184,7 @@ class JobSpec:
     schemas: tuple[Schema, ...]
     encoder_factory: EncoderFactory | None = None
     decoder_factory: DecoderFactory | None = None
+    prober: Prober | None = None
     decoder_name: str = "hpd"
     input_storage: Mapping[str, Any] = field(default_factory=dict)
     output_storage: Mapping[str, Any] = field(default_factory=dict)

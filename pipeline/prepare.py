@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any
 
 import pyarrow as pa
 
+from hpd_core import sizing
+from hpd_core.settings import DecodeSettings
 from pipeline.fit import check_machine
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
@@ -16,6 +18,7 @@ from pipeline.output import OutputColumns, check_names, output_schema
 from pipeline.plan import Plan, make_plan, sampled
 from pipeline.resume import (
     RUN,
+    Resolved,
     check_run,
     job_facts,
     lost_rows,
@@ -24,6 +27,7 @@ from pipeline.resume import (
     resolve,
     run_facts,
     select,
+    settings_of,
     stored_schema,
 )
 from pipeline.storage import Storage, StoreUnavailableError
@@ -34,8 +38,9 @@ from pipeline.units import Unit
 class Prepared:
     """A job that was checked against its input and its output, with nothing written yet.
 
-    job: without `auto`. schema: of every output file. facts: what run.json is to say. stored: what it says, where an
-    earlier run has committed something; a start that committed nothing binds nobody.
+    job: without `auto`, decode settings apart that nobody has measured yet. schema: of every output file. facts: what
+    run.json is to say. stored: what it says, where an earlier run has committed something; a start that committed
+    nothing binds nobody.
     """
 
     job: JobSpec
@@ -85,7 +90,28 @@ def prepare(job: JobSpec) -> Prepared:
     check_names(plan.schema.names, job.output_options.columns, columns.described())
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
     facts = run_facts(job, job_facts(job, resolved), inputs, schema)
-    return Prepared(job, source, output, plan, columns, schema, facts, stored)
+    prepared = Prepared(job, source, output, plan, columns, schema, facts, stored)
+    return _as_before(prepared, stored or output.read_json(RUN))
+
+
+def with_settings(prepared: Prepared, settings: DecodeSettings, measured: Mapping[str, Any] | None) -> Prepared:
+    """`prepared` with numbers in place of `auto` decode settings, decided from what was `measured`."""
+    job = replace(prepared.job, decoder=replace(prepared.job.decoder, settings=settings))
+    facts = job_facts(job, Resolved(**prepared.facts["facts"]["resolved"]))
+    run = run_facts(job, facts, prepared.facts["inputs"], prepared.schema)
+    return replace(prepared, job=job, facts=run | ({"measured": dict(measured)} if measured else {}))
+
+
+def _as_before(prepared: Prepared, run: Mapping[str, Any] | None) -> Prepared:
+    """`prepared` with the `auto` settings of an earlier start of the same job, and what they were decided from.
+
+    Also of a start that has committed nothing yet: its workers may live, and what they commit is this job's too.
+    """
+    if run is None:
+        return prepared
+    settings = sizing.reused(prepared.job.decoder.settings, settings_of(run))
+    same = with_settings(prepared, settings, run.get("measured"))
+    return same if same.facts["fingerprint"] == run.get("fingerprint") else prepared
 
 
 def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:

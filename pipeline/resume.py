@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpd_core import recipe
+from hpd_core import recipe, sizing
 from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder, UnitRecord
@@ -31,16 +31,26 @@ class Resolved:
 
 
 def resolve(job: JobSpec, stored: Mapping[str, Any] | None) -> tuple[JobSpec, Resolved]:
-    """The job without `auto`: what run.json says where it says something, else what fits the pool."""
+    """The job without `auto`: what run.json says where it says something, else what fits the pool.
+
+    `auto` decode settings stay where there is no run.json: only a machine that has what an actor has can tell.
+    """
     before = (stored or {}).get("facts", {}).get("resolved", {})
     dtype = job.decoder.model.dtype
     if dtype == "auto":
         on_gpu = job.pool.gpus > 0 or job.pool.device == "cuda"
         dtype = before.get("dtype") or ("bfloat16" if on_gpu else "float32")
     threads = job.pool.threads or before.get("threads") or max(1, int(job.pool.cpus))
-    model = replace(job.decoder.model, dtype=dtype)
-    pool = replace(job.pool, threads=threads)
-    return replace(job, decoder=replace(job.decoder, model=model), pool=pool), Resolved(dtype, threads)
+    decoder = replace(job.decoder, model=replace(job.decoder.model, dtype=dtype))
+    if stored is not None and decoder.settings.is_auto:
+        decoder = replace(decoder, settings=sizing.reused(decoder.settings, settings_of(stored)))
+    return replace(job, decoder=decoder, pool=replace(job.pool, threads=threads)), Resolved(dtype, threads)
+
+
+def settings_of(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Decode settings in the facts of a run.json."""
+    settings: Mapping[str, Any] = run.get("facts", {}).get("decoder", {}).get("settings", {})
+    return settings
 
 
 def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from typing import Any
 
+from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
 from pipeline.job import Event, JobSpec, Progress, RunSummary
@@ -13,7 +15,7 @@ from pipeline.lease import Lease, held
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
-from pipeline.prepare import Prepared, Start, check_start, is_current, prepare
+from pipeline.prepare import Prepared, Start, check_start, is_current, prepare, with_settings
 from pipeline.promise import rows_committed
 from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
@@ -25,9 +27,12 @@ from pipeline.units import Unit
 ProgressCallback = Callable[[Progress], None]
 
 
-def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary:
+def run(
+    job: JobSpec, *, progress: ProgressCallback | None = None, say: Callable[[str], None] = lambda _: None
+) -> RunSummary:
     """Runs the job, or what is left of it. Ends complete or not, never with a row lost or doubled.
 
+    say: is told what was measured for `auto` settings, and what was decided.
     Raises what `prepare` and `check_start` raise for a job that cannot start, `LeaseError` where another driver writes
     the output, and `StorageError` where the output's bookkeeping cannot be read or written.
     """
@@ -37,12 +42,16 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
     start = check_start(prepared, records)
     if (summary := _finished(prepared, start)) is not None:
         return summary
-    with held(prepared.output, _teller(prepared, start, started, progress)) as lease:
+    with held(prepared.output, _teller(prepared, start, started, progress)) as lease, ExitStack() as cluster:
         # Another driver may have been here since.
         prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
         start = check_start(prepared, prepared.output.read_records(records))
         if (summary := _finished(prepared, start)) is not None:
             return summary
+        if prepared.job.decoder.settings.is_auto:
+            prepared = _decided(prepared, start, cluster, say)
+        elif job.decoder.settings.is_auto:
+            say(f"as decided before: {sizing.shown(prepared.job.decoder.settings)}")
         return _go_on(prepared, start, lease, started, progress)
 
 
@@ -61,6 +70,19 @@ def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
         return None
     open_run(output, prepared.facts, prepared.stored)
     return summarise(output, before, model_calls=0, complete=True, failures=bad)
+
+
+def _decided(prepared: Prepared, start: Start, opened: ExitStack, say: Callable[[str], None]) -> Prepared:
+    """`prepared` without `auto`, measured on a Ray that stays for the work that follows; the defaults where there is no
+    row to decode."""
+    job = prepared.job
+    if not any(unit.rows for unit in start.todo):
+        return with_settings(prepared, sizing.defaults(job.decoder.settings), None)
+    from pipeline.measure import measured_settings  # brings Ray in
+    from pipeline.stream import cluster
+
+    opened.enter_context(cluster(job.ray_address, job.num_cpus, job.pool))
+    return measured_settings(prepared, say)
 
 
 def _go_on(

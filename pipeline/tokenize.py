@@ -101,7 +101,7 @@ def to_columns(items: Sequence[EncodedDocument | RowFault]) -> dict[str, pa.Arra
 
 
 def from_columns(block: pa.Table) -> list[EncodedDocument | RowFault]:
-    """Inverse of `to_columns`."""
+    """Inverse of `to_columns`; ids are tuples, which can be looked up without another copy of a unit's tokens."""
     dictionary: dict[bytes, Schema] = {}
 
     def schema(raw: bytes) -> Schema:
@@ -111,7 +111,9 @@ def from_columns(block: pa.Table) -> list[EncodedDocument | RowFault]:
 
     columns = [block.column(name).to_pylist() for name in ENCODED_COLUMNS]
     return [
-        RowFault(RowStatus(status), reason) if status is not None else EncodedDocument(ids, schema(raw), cut, text)
+        RowFault(RowStatus(status), reason)
+        if status is not None
+        else EncodedDocument(tuple(ids), schema(raw), cut, text)
         for ids, cut, text, raw, reason, status in zip(*columns, strict=True)
     ]
 

@@ -45,7 +45,7 @@ class StaticBatches(WatchedDecoder):
 
     def _admits(self, active: Sequence[Any], prompt: Prompt) -> bool:
         slots = len(prompt.shared.stubs)
-        if active and self._held + slots > min(self.settings.tokens_per_step, self.settings.max_slots):
+        if active and self._held + slots > min(self.settings.step_rows, self.settings.open_slots):
             return False
         self._held = slots + (self._held if active else 0)
         return True
@@ -59,7 +59,7 @@ class PrefillApart(WatchedDecoder):
     ) -> tuple[list[Feed], list[Any]]:
         begun = [a for a in active if not a.is_prefilled]
         rows = sum(len(a.live) for a in active if a.is_prefilled)
-        if not begun and (rows > self.settings.tokens_per_step // 2 or not waiting):
+        if not begun and (rows > self.settings.step_rows // 2 or not waiting):
             return super()._next_feeds(active, deque(), prompts, counts, forced)
         entering = list(begun)
         found = super()._next_feeds(entering, waiting, prompts, counts, forced)

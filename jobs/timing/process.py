@@ -8,11 +8,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from hpd_core.prompt import PromptError
-from hpd_core.settings import SettingsError
+from hpd_core.settings import DecoderSpec, SettingsError
+from hpd_core.sizing import free_memory
 from jobs.timing.engines import Engine
 from jobs.timing.work import Order
 from pipeline.job import JobError
@@ -37,10 +37,18 @@ class Roof:
     seconds: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The order of the process that measures the machine for a decoder's `auto` settings, see `hpd_core.probe`."""
+
+    spec: DecoderSpec
+    threads: int | None
+
+
 class Worker:
     """A process that holds one engine. `ready` is what it said when it was warm."""
 
-    def __init__(self, order: Order | Roof) -> None:
+    def __init__(self, order: Order | Roof | Probe) -> None:
         # libgomp's threads spin for a while after their work: here the next engine has its turn. Read with torch.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         context = multiprocessing.get_context("spawn")
@@ -51,7 +59,10 @@ class Worker:
         self.ready = self._answer()
 
     def ask(self, what: str) -> Any:
-        """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s. Raises EngineFailed or JobError."""
+        """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s, `measure` -> Measured.
+
+        Raises EngineFailed or JobError.
+        """
         self._pipe.send(what)
         return self._answer()
 
@@ -75,7 +86,7 @@ class Worker:
         return content
 
 
-def _serve(pipe: Connection, order: Order | Roof) -> None:
+def _serve(pipe: Connection, order: Order | Roof | Probe) -> None:
     try:
         asked, first = _prepared(order)
         pipe.send(("done", first))
@@ -92,7 +103,7 @@ def _serve(pipe: Connection, order: Order | Roof) -> None:
         pipe.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
-def _prepared(order: Order | Roof) -> tuple[dict[str, Callable[[], Any]], Any]:
+def _prepared(order: Order | Roof | Probe) -> tuple[dict[str, Callable[[], Any]], Any]:
     """What the process can be asked for, and its first word."""
     if isinstance(order, Roof):
         import torch
@@ -102,6 +113,10 @@ def _prepared(order: Order | Roof) -> tuple[dict[str, Callable[[], Any]], Any]:
         torch.set_num_threads(order.threads)
         dtype = getattr(torch, order.dtype)
         return {"rate": lambda: gemm_rate(order.hidden, order.intermediate, dtype, order.seconds)}, None
+    if isinstance(order, Probe):
+        from hpd_core.probe import measure
+
+        return {"measure": lambda: measure(order.spec, threads=order.threads)}, None
     from jobs.timing.station import Station
 
     station = Station(order)
@@ -146,12 +161,3 @@ class Fleet:
         worker = self._workers.pop(engine, None)
         if worker is not None:
             worker.stop()
-
-
-def free_memory() -> int:
-    """Bytes that can be had without swapping; 0 where the system does not say, so that no engine is kept."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)

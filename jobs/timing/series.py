@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hpd_core import sizing
 from hpd_core.settings import DecoderSpec
 from jobs.timing.engines import ESSENTIAL, HPD, Engine
-from jobs.timing.process import EngineFailed, Fleet, Roof, Worker
+from jobs.timing.process import EngineFailed, Fleet, Probe, Roof, Worker
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure
 from jobs.timing.shapes import Lengths, Shape
 from jobs.timing.work import Order, Ready, Turn
@@ -38,6 +39,7 @@ class Series:
 def run_series(plan: Series, say: Callable[[str], None]) -> dict[str, Any]:
     """All figures, as benchmark.json has them. Raises JobError where HPD or AR cannot run; any other engine that cannot
     start is left out with its reason."""
+    plan = _sized(plan, say)
     order = Order(Engine(HPD), plan.spec, plan.threads, plan.shape.documents, None, plan.cold)
     if plan.lengths is Lengths.GOLD:
         order = replace(order, forced=plan.shape.gold)
@@ -65,6 +67,24 @@ def run_series(plan: Series, say: Callable[[str], None]) -> dict[str, Any]:
     measurements = [Measurement(engine, len(plan.shape.documents), tuple(runs[engine])) for engine in engines]
     figures = ablation(measurements, machine) if plan.is_ablation else comparison(measurements, machine)
     return {**_about(plan, machine, ready, fleet.kept), "left_out": left_out, **figures}
+
+
+def _sized(plan: Series, say: Callable[[str], None]) -> Series:
+    """The plan with numbers in place of `auto` settings, the same for all engines."""
+    if not plan.spec.settings.is_auto:
+        return plan
+    try:
+        worker = Worker(Probe(plan.spec, plan.threads))
+        try:
+            measured = worker.ask("measure")
+        finally:
+            worker.stop()
+    except EngineFailed as error:
+        raise JobError(f"`auto` settings cannot be measured: {error}") from error
+    settings = sizing.decided(plan.spec.settings, measured)
+    say(f"measured: {measured}")
+    say(f"decided: {sizing.shown(settings)}")
+    return replace(plan, spec=replace(plan.spec, settings=settings))
 
 
 def _recorded(order: Order) -> tuple[dict[str, str], ...]:

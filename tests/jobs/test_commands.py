@@ -71,7 +71,7 @@ def summary(job: JobSpec, **changes: object) -> RunSummary:
 
 
 def test_an_interrupted_run_says_how_to_go_on(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(spec: JobSpec, progress: object) -> RunSummary:
+    def interrupted(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline.run, "run", interrupted)
@@ -85,7 +85,7 @@ def test_a_terminated_run_ends_with_exit_code_4_and_cleans_up_once(
 ) -> None:
     cleaned: list[str] = []
 
-    def terminated(spec: JobSpec, progress: object) -> RunSummary:
+    def terminated(spec: JobSpec, progress: object, say: object) -> RunSummary:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
@@ -126,7 +126,7 @@ def test_a_closed_stdout_costs_no_result(job: list[str], options: list[str]) -> 
 def test_extract_says_how_it_ended(
     job: list[str], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], code: int, message: str
 ) -> None:
-    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec, **changes))
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, **_: summary(spec, **changes))
     result = CliRunner().invoke(app, ["extract", *job])
     assert result.exit_code == code
     assert message in result.stderr
@@ -149,7 +149,7 @@ def test_extract_says_how_it_ended(
 def test_what_the_user_must_mend_is_exit_code_2(
     job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def refuse(spec: JobSpec, progress: object) -> RunSummary:
+    def refuse(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise error
 
     monkeypatch.setattr(pipeline.run, "run", refuse)
@@ -163,7 +163,7 @@ def test_what_the_user_must_mend_is_exit_code_2(
 def test_what_may_pass_by_itself_is_exit_code_4(
     job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(spec: JobSpec, progress: object) -> RunSummary:
+    def fail(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise error
 
     monkeypatch.setattr(pipeline.run, "run", fail)
@@ -180,7 +180,7 @@ def test_a_model_that_is_not_supported_is_the_users_to_mend_too(
 
 
 def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(spec: JobSpec, progress: object) -> RunSummary:
+    def fail(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise RuntimeError("bug")
 
     monkeypatch.setattr(pipeline.run, "run", fail)
@@ -190,7 +190,7 @@ def test_a_bug_is_not_passed_off_as_a_wrong_configuration(job: list[str], monkey
 def test_what_python_cannot_hold_or_rich_would_read_as_markup_is_printed(
     job: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(spec: JobSpec, progress: object) -> RunSummary:
+    def run(spec: JobSpec, progress: object, say: object) -> RunSummary:
         made = summary(spec, values={"brand": 2, "size": 1}, rows_dropped=3)
         broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\3\0\0\0\6\0\0\0"), pa.py_buffer(b"a\xffba b"))
         columns = {
@@ -225,7 +225,7 @@ def test_the_json_object_is_out_before_anything_that_can_fail(
     def fail(*_: object) -> None:
         raise RuntimeError("a terminal nobody tried")
 
-    monkeypatch.setattr(pipeline.run, "run", lambda spec, progress: summary(spec))
+    monkeypatch.setattr(pipeline.run, "run", lambda spec, **_: summary(spec))
     monkeypatch.setattr("jobs.extract.print_summary", fail)
     assert CliRunner().invoke(app, ["extract", *job, "--json"]).exit_code == 1
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["rows_in"] == 4
@@ -238,7 +238,7 @@ def test_progress_goes_to_stderr(job: list[str], monkeypatch: pytest.MonkeyPatch
     assert "4/4 rows, 2/2 units" in result.stderr
 
 
-def told(spec: JobSpec, progress: Callable[[Progress], None]) -> RunSummary:
+def told(spec: JobSpec, progress: Callable[[Progress], None], say: object) -> RunSummary:
     """A run that has something to tell."""
     state = Progress(
         Event.COMMITTED,
@@ -277,7 +277,7 @@ def test_every_event_of_a_run_is_an_object_in_its_log(
 def test_the_log_ends_with_the_error_that_ended_the_run(
     job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(spec: JobSpec, progress: object) -> RunSummary:
+    def refuse(spec: JobSpec, progress: object, say: object) -> RunSummary:
         raise JobError("no such column")
 
     log = tmp_path / "log.jsonl"
@@ -294,7 +294,7 @@ import os, sys
 import pipeline.run
 from jobs.cli import app
 from tests.jobs.test_commands import summary
-def run(spec, progress):
+def run(spec, progress, say):
     print("a library prints")
     os.system("echo a child prints")
     return summary(spec)

@@ -108,6 +108,7 @@ def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
     [
         ("decode.layot=gaps", "--set decode.layot=gaps: decode: unknown key 'layot'; did you mean 'layout'?"),
         ("decode.max_slots=0", "--set decode.max_slots=0: decode: max_slots is 0"),
+        ("decode.kv_mib=much", "--set decode.kv_mib=much: decode: kv_mib is 'much': must be a whole number or auto"),
         ("nonsense", "--set nonsense: must be written key.key=value"),
         ("text.template.x=1", "--set text.template.x=1: text.template is no section of keys"),
         ("text.template={", "--set text.template={: line 1:"),

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, ModelSpec
+from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
+from hpd_core.sizing import Measured
 from jobs.benchmark import catalog
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
 from jobs.timing.engines import OPTIONAL, Engine
-from jobs.timing.process import EngineFailed
-from jobs.timing.series import Series, _started
+from jobs.timing.process import EngineFailed, Probe
+from jobs.timing.series import Series, _sized, _started
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from pipeline.job import JobError, RowFault
 from tests.core.tiny_folder import write_tiny_model
@@ -147,3 +148,27 @@ def test_an_engine_that_cannot_start_is_left_out_with_its_reason_but_hpd_and_ar_
     assert ready == "ready: hpd"
     with pytest.raises(JobError, match="ar, batch 8: ValueError: no pages"):
         _started(plan, FakeFleet("ar"), lambda _: None)  # type: ignore[arg-type]
+
+
+def test_auto_settings_are_measured_once_and_are_the_same_for_all_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    class Machine:
+        def __init__(self, order: object) -> None:
+            asked.append(order)
+
+        def ask(self, what: str) -> Measured:
+            return Measured({64: 1.0, 128: 2.0}, 2**30, "cpu", "float32", 3)
+
+        def stop(self) -> None:
+            asked.append("stopped")
+
+    monkeypatch.setattr("jobs.timing.series.Worker", Machine)
+    spec = DecoderSpec(ModelSpec(str(tmp_path)), DecodeSettings(tokens_per_step="auto"))
+    plan, said = Series(spec, Shape("x", (), None), Lengths.RECORDED, (), 1, 3, False, 0.0), list[str]()
+    made = _sized(plan, said.append)
+    assert made.spec.settings == DecodeSettings(tokens_per_step=128) and asked == [Probe(spec, 3), "stopped"]
+    assert said[1].startswith("decided: 128 tokens per step")
+    assert _sized(made, said.append) is made and len(said) == 2

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from hpd_core.decode import Decoder
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Schema
+from hpd_core.settings import DecodeSettings
 from pipeline.block import BlockError
 from pipeline.job import OutputOptions, RowFault
 from pipeline.metrics import Metrics, count, total
 from pipeline.output import OutputColumns
 from pipeline.pack import decode_items, packs
+from tests.core.tiny import STOP_IDS, prompts_of, tiny_model
 
 ONE = Schema("one", (Attribute("A"),))
 NO_TEXT = RowFault(RowStatus.NO_TEXT, "empty")
@@ -55,6 +60,37 @@ def test_rows_come_back_in_order_and_faults_are_not_decoded() -> None:
     rows, counts = decode_items(decode, [document(0), NO_TEXT, document(1), document(2), NO_TEXT], 2)
     assert answers(rows) == ["0", "no_text", "1", "2", "no_text"]
     assert decode.calls == [[0], [1, 2]] and counts.documents == 3 and counts.model_calls == 2
+
+
+def test_documents_of_one_schema_are_decoded_together_and_rows_stay_in_order() -> None:
+    shoes, hats = (Schema(name, ONE.attributes) for name in ("shoes", "hats"))
+    schemas = [hats, shoes, ONE, shoes, hats, shoes, hats]
+    asked: list[tuple[int, str]] = []
+
+    def decode(documents: Sequence[EncodedDocument]) -> Extraction:
+        asked.extend((d.ids[0], d.schema.name) for d in documents)
+        return Extraction([row(d.ids[0], d.schema) for d in documents])
+
+    items = [EncodedDocument([n], schema) for n, schema in enumerate(schemas)]
+    rows, _ = decode_items(decode, items, 2)
+    assert asked == [(0, "hats"), (4, "hats"), (6, "hats"), (1, "shoes"), (3, "shoes"), (5, "shoes"), (2, "one")]
+    assert answers(rows) == [str(n) for n in range(7)]
+    assert [r.schema for r in rows if isinstance(r, Row)] == schemas
+
+
+def test_each_shared_prefix_is_computed_once_in_a_unit_whose_prefixes_do_not_fit_the_cache() -> None:
+    prompts = prompts_of(3, [9 + n % 5 for n in range(24)], schemas=6)
+    decoder = Decoder(tiny_model("llama"), DecodeSettings(max_value_tokens=6, prefix_cache_mib=0), STOP_IDS)
+
+    def decode(documents: Sequence[EncodedDocument]) -> Extraction:
+        counts = Counts()
+        decoder.decode([prompts[d.ids[0]] for d in documents], counts)
+        return Extraction([Row(d.schema, RowStatus.ERROR) for d in documents], counts)
+
+    items = [EncodedDocument([n], prompt.shared.schema) for n, prompt in enumerate(prompts)]
+    counts = decode_items(decode, items, 4)[1]
+    assert counts.prefix_tokens == 6 * 13 and counts.documents == 24
+    assert decode_items(decode, items, 3)[1].prefix_tokens == 6 * 13  # the last one stays in the cache
 
 
 def test_nothing_to_decode_makes_no_call() -> None:

@@ -225,7 +225,9 @@ def test_encoded_documents_survive_their_columns() -> None:
         encoder.encode(Document("", PRODUCT)),
         EncodedDocument([1, 2], PRODUCT, cut=True, text="Ab"),
     ]
-    assert from_columns(pa.table(to_columns(items))) == items
+    back = from_columns(pa.table(to_columns(items)))
+    whole = [i if isinstance(i, RowFault) else dataclasses.replace(i, ids=tuple(i.ids)) for i in items]
+    assert back == whole
 
 
 def one_unit(tmp_path: Path) -> tuple[Unit, CommitStage, pa.Table, Metrics]:

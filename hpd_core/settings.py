@@ -56,6 +56,16 @@ class Grounding(StrEnum):
         return cls.OFF if value is False else None  # `off` is false to YAML
 
 
+class ClosedValues(StrEnum):
+    """What may be written for an attribute with a closed list of values."""
+
+    #: Anything. What is none of the list is `invalid`.
+    FREE = "free"
+    #: One of the list, in any letter case, or the word for absent. What follows without a choice (the rest of a value
+    #: once it is told from the others, its end) is written without a forward pass and does not count for confidence.
+    LISTED = "listed"
+
+
 class Prompting(StrEnum):
     #: The tokenizer's own chat template.
     CHAT = "chat"
@@ -158,6 +168,7 @@ class DecodeSettings:
     max_slots: slots held open at once (J documents x N attributes); admission of documents stops there.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
+    closed_values: whether an attribute with a closed list may be given anything else.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -168,11 +179,13 @@ class DecodeSettings:
     max_slots: int = 1024
     prefix_cache_mib: int = 256
     grounding: Grounding = Grounding.OFF
+    closed_values: ClosedValues = ClosedValues.FREE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
         object.__setattr__(self, "visibility", Visibility(self.visibility))
         object.__setattr__(self, "grounding", Grounding(self.grounding))
+        object.__setattr__(self, "closed_values", ClosedValues(self.closed_values))
         if self.visibility is Visibility.CAUSAL and self.layout is not Layout.GAPS:
             raise SettingsError(
                 "visibility 'causal' needs layout 'gaps': under 'branches' no slot stands before another"
@@ -219,6 +232,8 @@ class DecoderSpec:
         facts["settings"].pop("prefix_cache_mib")
         if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
             facts["settings"].pop("grounding")
+        if self.settings.closed_values is ClosedValues.FREE:
+            facts["settings"].pop("closed_values")
         return facts
 
 

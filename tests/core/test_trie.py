@@ -105,6 +105,26 @@ def test_forced_ids_are_fed_together_and_only_where_slots_need_not_stay_in_step(
             assert (widest, counts.steps, counts.decode_rows) == ([4], 1, 4)
 
 
+@pytest.mark.parametrize("layout, visibility", [WAYS[0], WAYS[2]])
+@pytest.mark.parametrize("absent", [(), (BODY[3], BODY[4])], ids=["bare terminator", "a word"])
+def test_absent_costs_nothing(models, layout, visibility, absent):
+    """Where prefill's logits choose it no row is fed: a bare terminator always, a word where nothing else goes on."""
+    prompts = prompts_of(3, [8, 12])
+    prompts = [replace(p, allowed=(trie_of(absent),) * 4) for p in prompts]
+    slots, counts = decode(models("llama"), prompts, settings_of(layout, visibility))
+    assert all(s.ids == (*absent, END) for d in slots for s in d)
+    assert (counts.decode_rows, counts.steps, counts.model_calls) == (0, 0, 2)  # the prefix and one of prefill
+    assert all(math.isnan(s.logprob) and s.is_finite for d in slots for s in d)  # nothing was chosen
+
+
+def test_a_bare_terminator_that_is_chosen_freely_feeds_no_row(models):
+    settings, prompts = settings_of(*WAYS[2]), prompts_of(3, [8, 12])
+    every = frozenset(range(VOCABULARY))
+    counts = Counts()
+    Decoder(models("llama"), settings, every).decode(prompts, counts)
+    assert (counts.decode_rows, counts.steps, counts.generated_tokens) == (0, 0, 8)
+
+
 def test_companions_do_not_matter(models):
     settings, prompts = settings_of(*WAYS[0], max_value_tokens=8), bounded(4)
     together, _ = decode(models("qwen3"), prompts, replace(settings, tokens_per_step=7, max_slots=5))

@@ -1,9 +1,9 @@
 """Prefill, step loop, stop rule, refill: prompts -> value tokens.
 
-Every step is one forward pass over a flat axis of real tokens: the last token of each live slot, and as much prefill of
-waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have all ended
-frees its KV, and the next one is prefilled in. The schedule is a pure function of the prompts, the settings and the
-decoded lengths.
+Every step is one forward pass over a flat axis of real tokens: what each live slot has written last, and as much
+prefill of waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have
+all ended frees its KV, and the next one is prefilled in. Where a step has few rows, drafts of what slots go on with are
+fed along and checked. The schedule is a pure function of the prompts, the settings and the decoded tokens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
 from hpd_core.rows import Counts
 from hpd_core.settings import DecodeSettings, Visibility
-from hpd_core.slots import ActiveDocument, Slot, SlotTokens
+from hpd_core.slots import ActiveDocument, Choice, Slot, SlotTokens
 
 
 class Decoder:
@@ -98,21 +99,32 @@ class Decoder:
         counts: Counts,
         forced: Sequence[Sequence[Sequence[int]]] | None,
     ) -> tuple[list[Feed], list[ActiveDocument]]:
-        owners = [a for a in active if a.is_prefilled]
-        feeds = [a.decode_feed() for a in owners]
-        room = self.settings.tokens_per_step - sum(len(f.ids) for f in feeds)
+        decoding = [a for a in active if a.is_prefilled]
+        room = self.settings.tokens_per_step - sum(a.rows for a in decoding)
+        entering, feeds = [], []
         for document in [a for a in active if not a.is_prefilled]:
             if room > 0:
                 feeds.append(document.prefill_feed(room))
-                owners.append(document)
+                entering.append(document)
                 room -= len(feeds[-1].ids)
-        while waiting and (room > 0 or not feeds) and self._admits(active, prompts[waiting[0]]):
+        while waiting and (room > 0 or not (decoding or feeds)) and self._admits(active, prompts[waiting[0]]):
             document = self._admit(waiting.popleft(), prompts, counts, forced)
             active.append(document)
             feeds.append(document.prefill_feed(max(1, room)))
-            owners.append(document)
+            entering.append(document)
             room -= len(feeds[-1].ids)
-        return feeds, owners
+        if self.settings.draft_tokens:
+            self._draft(decoding, self.settings.draft_rows - self.settings.tokens_per_step + room)
+        return [*(a.decode_feed() for a in decoding), *feeds], [*decoding, *entering]
+
+    def _draft(self, documents: Sequence[ActiveDocument], room: int) -> None:
+        """Guesses what slots go on with, as far as the step has room for more rows at no cost."""
+        for document in documents:
+            for n in document.live:
+                if room <= 0:
+                    return
+                document.draft(n, min(room, self.settings.draft_tokens))
+                room -= len(document.slots[n].drafted)
 
     def _admits(self, active: Sequence[ActiveDocument], prompt: Prompt) -> bool:
         slots = sum(len(a.live) for a in active)
@@ -150,7 +162,9 @@ class Decoder:
         for start in range(0, length, self.settings.tokens_per_step):
             line = range(start, min(length, start + self.settings.tokens_per_step))
             ids, zeros = shared.prefix[line.start : line.stop], [0] * len(line)
-            self._step([Feed(slab, 0, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)], counts)
+            cells = slab.append(0, len(line))
+            feed = Feed(slab, 0, cells, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)
+            self._step([feed], counts)
         counts.prefill_seconds += time.perf_counter() - started
         counts.prefix_tokens += length
         self._prefixes.put(shared.prefix, slab)
@@ -159,12 +173,12 @@ class Decoder:
     def _run(self, feeds: Sequence[Feed], owners: Sequence[ActiveDocument], counts: Counts) -> None:
         """Runs one step and hands its logits to the slots that wanted them."""
         logits = self._step(feeds, counts)
-        targets: list[Slot] = []
+        targets: list[tuple[ActiveDocument, Slot]] = []
         for feed, document in zip(feeds, owners, strict=True):
             if feed.is_prefill:
-                targets += document.take_prefilled(len(feed.ids))
+                targets += [(document, slot) for slot in document.take_prefilled(len(feed.ids))]
             else:
-                targets += [document.slots[n] for n in document.live]
+                targets += [(document, document.slots[n]) for n in document.live]
         counts.steps += any(not f.is_prefill for f in feeds)
         if targets:
             self._emit(targets, logits)
@@ -174,29 +188,59 @@ class Decoder:
         counts.model_calls += 1
         return self.model.step(step.ids, step.positions, step.plan, step.rows)
 
-    def _emit(self, slots: Sequence[Slot], logits: Tensor) -> None:
-        """Hands each slot its next token: the likeliest allowed, or the taught one. logits: [slots, vocabulary]."""
+    def _emit(self, targets: Sequence[tuple[ActiveDocument, Slot]], logits: Tensor) -> None:
+        """Hands each slot its next tokens: the likeliest allowed, or the taught ones.
+
+        logits: [rows, vocabulary], for each slot one row and one more behind each of its drafted ids.
+        """
+        rows = [_Row(slot, k) for _, slot in targets for k in range(1 + len(slot.drafted))]
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = self._likeliest(slots, wide)
-        if any(slot.taught is not None for slot in slots):
-            picked = [slot.taught[len(slot.ids)] if slot.taught is not None else -1 for slot in slots]
-            override = self.model.tensor(picked)
+        chosen = self._likeliest(rows, wide)
+        if any(row.slot.taught is not None for row in rows):
+            override = self.model.tensor([row.taught for row in rows])
             chosen = torch.where(override >= 0, override, chosen)
         logprobs = wide.gather(-1, chosen[:, None])[:, 0] - wide.logsumexp(-1)
-        for row, (slot, token, logprob) in enumerate(zip(slots, chosen.tolist(), logprobs.tolist(), strict=True)):
-            slot.take(token, logprob, logits[row] if self.keep_logits else None)
+        choices = [Choice(*pair) for pair in zip(chosen.tolist(), logprobs.tolist(), strict=True)]
+        if self.keep_logits:
+            choices = [replace(choice, logits=logits[n]) for n, choice in enumerate(choices)]
+        start = 0
+        for document, slot in targets:
+            stop = start + 1 + len(slot.drafted)
+            rejected = slot.take(choices[start:stop])
+            if rejected:
+                document.slab.give_back(document.block, rejected)
+            start = stop
 
-    def _likeliest(self, slots: Sequence[Slot], logits: Tensor) -> Tensor:
-        """The likeliest id of each row [slots], of those that the slot may write. logits: [slots, vocabulary]."""
+    def _likeliest(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
+        """The likeliest id of each row [n], of those that its slot may write there. logits: [n, vocabulary]."""
         chosen = logits.argmax(-1)
-        rows: dict[tuple[int, ...], list[int]] = {}  # slots of one document that have written the same share their ids
-        for row, slot in enumerate(slots):
-            if slot.allowed is not None:
-                rows.setdefault(slot.allowed(slot.ids), []).append(row)
-        for ids, same in rows.items():
+        groups: dict[
+            tuple[int, ...], list[int]
+        ] = {}  # slots of one document that have written the same share their ids
+        for number, row in enumerate(rows):
+            if row.slot.allowed is not None:
+                groups.setdefault(row.slot.allowed(row.before), []).append(number)
+        for ids, same in groups.items():
             where, which = self.model.tensor(same), self.model.tensor(ids)
             chosen[where] = which[logits[where[:, None], which].argmax(-1)]
         return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of logits: what comes behind all that `slot` has written and the first `drafted` ids of its draft."""
+
+    slot: Slot
+    drafted: int
+
+    @property
+    def before(self) -> list[int]:
+        return self.slot.ids + self.slot.drafted[: self.drafted]
+
+    @property
+    def taught(self) -> int:
+        """The id to write whatever the logits say; -1 where the model decides."""
+        return -1 if self.slot.taught is None else self.slot.taught[len(self.slot.ids) + self.drafted]
 
 
 def _count(slots: Sequence[Slot], counts: Counts) -> None:
@@ -204,3 +248,5 @@ def _count(slots: Sequence[Slot], counts: Counts) -> None:
         counts.generated_tokens += len(slot.ids)
         counts.forced_tokens += slot.forced
         counts.decode_rows += slot.fed
+        counts.drafted_tokens += slot.guessed
+        counts.accepted_tokens += slot.accepted

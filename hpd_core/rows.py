@@ -97,9 +97,11 @@ class Counts:
     prompt_tokens: int = 0  # tokens of document, suffix and stubs that were fed
     prefix_tokens: int = 0  # shared-prefix tokens that were fed (cache misses)
     cached_tokens: int = 0  # shared-prefix tokens that were reused
-    decode_rows: int = 0  # value tokens fed (the terminator and a K_max-th token are never fed)
+    decode_rows: int = 0  # value tokens fed, without rejected drafts (a terminator or K_max-th token is never fed)
     generated_tokens: int = 0  # value tokens emitted, terminators and forced ones included
-    forced_tokens: int = 0  # those of them that a closed list left no choice about
+    drafted_tokens: int = 0  # value tokens guessed by lookup and fed to be checked
+    accepted_tokens: int = 0  # those of them that were right: each saved its slot a step
+    forced_tokens: int = 0  # those of the generated ones that a closed list left no choice about
     steps: int = 0  # forward passes that emitted value tokens from fed value tokens
     model_calls: int = 0  # all forward passes
     longest_value_tokens: int = 0  # sum over documents of their longest value: HPD's step count at J = 1

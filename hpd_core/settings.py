@@ -169,6 +169,10 @@ class DecodeSettings:
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     closed_values: whether an attribute with a closed list may be given anything else.
+    draft_tokens: most ids that a slot is guessed to go on with, looked up in its document and checked in the step that
+        feeds them; 0 for none. They change no answer, but only `isolated` slots need not stay in step.
+    draft_rows: rows of a step up to which drafts fill it. Up to some number of rows a forward pass takes as long as
+        reading the weights does, and further rows cost little: tens on a CPU, hundreds on a GPU.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -180,6 +184,8 @@ class DecodeSettings:
     prefix_cache_mib: int = 256
     grounding: Grounding = Grounding.OFF
     closed_values: ClosedValues = ClosedValues.FREE
+    draft_tokens: int = 0
+    draft_rows: int = 32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
@@ -190,12 +196,16 @@ class DecodeSettings:
             raise SettingsError(
                 "visibility 'causal' needs layout 'gaps': under 'branches' no slot stands before another"
             )
+        if self.visibility is Visibility.CAUSAL and self.draft_tokens:
+            raise SettingsError("draft_tokens needs visibility 'isolated': under 'causal' all slots stay in step")
         for name, least in (
             ("max_value_tokens", 1),
             ("max_document_tokens", 1),
             ("tokens_per_step", 1),
             ("max_slots", 1),
             ("prefix_cache_mib", 0),
+            ("draft_tokens", 0),
+            ("draft_rows", 1),
         ):
             if getattr(self, name) < least:
                 raise SettingsError(f"{name} is {getattr(self, name)}: must be at least {least}")
@@ -234,6 +244,9 @@ class DecoderSpec:
             facts["settings"].pop("grounding")
         if self.settings.closed_values is ClosedValues.FREE:
             facts["settings"].pop("closed_values")
+        if not self.settings.draft_tokens:
+            facts["settings"].pop("draft_tokens")
+            facts["settings"].pop("draft_rows")
         return facts
 
 

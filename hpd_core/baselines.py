@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from hpd_core.decode import SlotTokens
 from hpd_core.extractor import Forced, make_row, source_of
 from hpd_core.generation import Request, calls_counted, generate_all, padded, write_batch
 from hpd_core.model import Model
@@ -30,7 +29,8 @@ from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute
-from hpd_core.settings import Grounding, SettingsError
+from hpd_core.settings import ClosedValues, Grounding, SettingsError
+from hpd_core.slots import SlotTokens
 
 
 class Keys(StrEnum):
@@ -233,6 +233,8 @@ class CachedPerAttributeDecoder(PerAttributeDecoder):
 def _refuse_constraint(encoder: PromptEncoder) -> None:
     if encoder.settings.grounding is Grounding.ENFORCE:
         raise SettingsError("grounding 'enforce': the baselines write freely; compare decoders with 'mark' or 'off'")
+    if encoder.settings.closed_values is ClosedValues.LISTED:
+        raise SettingsError("closed_values 'listed': the baselines write freely; compare decoders with 'free'")
 
 
 def _first_line_stubs(encoder: PromptEncoder, attributes: Iterable[Attribute]) -> list[tuple[int, ...]]:

@@ -19,14 +19,16 @@ _FILL = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Tokens of one document fed in one step: a prefill chunk, or the last token of each live slot. Lists are [n].
+    """Tokens of one document fed in one step: a prefill chunk, or the next tokens of each live slot. Lists are [n].
 
+    cells: of the slab, handed out by its `append`, for their KV.
     wanted: places in this feed whose logits are needed.
     prefix: the document's shared prefix (a one-block slab), None while the prefix itself is fed.
     """
 
     slab: Slab
     block: int
+    cells: Sequence[int]
     ids: Sequence[int]
     positions: Sequence[int]
     stubs: Sequence[int]
@@ -70,7 +72,7 @@ def make_step(
     writes = []
     for slab, members in _by_slab(placed).items():
         own = [r for p in members for r in range(p.start, p.start + len(p.feed.ids))]
-        cells = [c for p in members for c in slab.append(p.feed.block, len(p.feed.ids))]
+        cells = [c for p in members for c in p.feed.cells]
         own_rows = torch.tensor(own, dtype=torch.int64, device=device)
         write = Write(slab, own_rows, torch.tensor(cells, dtype=torch.int64, device=device))
         slab.describe(write.cells, stubs[own_rows], positions[own_rows], indices[own_rows])

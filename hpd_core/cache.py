@@ -2,14 +2,15 @@
 
 A slab holds the KV of up to `documents` documents in blocks of `columns` cells; a cell is one token in every layer.
 Cells are handed out in the order tokens are fed, so a block is dense and memory order carries no meaning: what a token
-may see follows from its facts (stub, position, index), which the slab keeps beside the KV.
+may see follows from its facts (stub, position, index), which the slab keeps beside the KV. A cell that is given back
+(a rejected draft) is seen by nobody until it is handed out again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class Slab:
         self.position = torch.full(shape, _NEVER, dtype=torch.int64, device=device)
         self.index = torch.zeros(shape, dtype=torch.int64, device=device)
         self._free = list(range(documents))
+        self._given_back: list[list[int]] = [[] for _ in range(documents)]
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take(self) -> int:
@@ -52,6 +54,7 @@ class Slab:
                 stored[block, : self.used[block]] = 0  # NaN of this document would reach the next one: 0 * NaN is NaN
         self.position[block] = _NEVER
         self.used[block] = 0
+        self._given_back[block].clear()
         self._free.append(block)
 
     @property
@@ -62,13 +65,20 @@ class Slab:
     def is_empty(self) -> bool:
         return len(self._free) == self.documents
 
-    def append(self, block: int, count: int) -> range:
-        """Hands out `count` cells of a block, as flat cell numbers of the slab."""
-        start = self.used[block]
-        if start + count > self.columns:
-            raise IndexError(f"block of {self.columns} cells is asked for {start + count}")
-        self.used[block] = start + count
-        return range(block * self.columns + start, block * self.columns + start + count)
+    def append(self, block: int, count: int) -> list[int]:
+        """Hands out `count` cells of a block, as flat cell numbers of the slab: those that were given back first."""
+        back, start = self._given_back[block], self.used[block]
+        again, back[:] = back[:count], back[count:]
+        stop = start + count - len(again)
+        if stop > self.columns:
+            raise IndexError(f"block of {self.columns} cells is asked for {stop}")
+        self.used[block] = stop
+        return [*again, *range(block * self.columns + start, block * self.columns + stop)]
+
+    def give_back(self, block: int, cells: Sequence[int]) -> None:
+        """Cells of a block whose tokens are to be forgotten."""
+        self.position.view(-1)[torch.tensor(cells, dtype=torch.int64, device=self.device)] = _NEVER
+        self._given_back[block] += cells
 
     def describe(self, cells: Tensor, stub: Tensor, position: Tensor, index: Tensor) -> None:
         """Records the facts of freshly handed out cells (all [n])."""

@@ -87,7 +87,7 @@ class Calibration:
         told = self.absences if absent else self.values
         if told is None or not isfinite(value.logprob) or (value.value is None and not absent):
             return nan
-        return told(self.score.of(value.logprob, value.tokens))
+        return told(self.score.of(value.logprob, value.chosen_tokens))
 
     def write(self, folder: Path) -> Path:
         """Writes `calibration.json` into a folder that is there, whole or not at all."""
@@ -231,6 +231,7 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
         "visibility": settings["visibility"],
         "max_value_tokens": settings["max_value_tokens"],
         "enforced": settings.get("grounding") == Grounding.ENFORCE,
+        "closed_values": settings.get("closed_values"),  # None where they are free, as before there was a choice
     }
 
 

@@ -9,7 +9,8 @@ Allowed texts are the paths through a line of bytes: the document, then the fixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Protocol
 
 from hpd_core.grounding import Edge, SourceText
 from hpd_core.normal import INVISIBLE, LINE_ENDS
@@ -17,10 +18,19 @@ from hpd_core.reading import is_copied
 from hpd_core.schema import SEPARATOR, Schema
 from hpd_core.vocabulary import Vocabulary
 
-#: Ids of a value so far -> the ids that may come next, ascending.
-Allowed = Callable[[Sequence[int]], tuple[int, ...]]
-
 _NOTHING = -1  # no byte: the end of a text, or what no value may hold
+
+
+class Allowed(Protocol):
+    """Ids of a value so far -> the ids that may come next, ascending.
+
+    may_force: whether an id that is the only one allowed counts as forced: its log-probability is 0, and no forward
+        pass is made for it where slots need not stay in step.
+    """
+
+    may_force: ClassVar[bool]
+
+    def __call__(self, ids: Sequence[int], /) -> tuple[int, ...]: ...
 
 
 def constraints(vocabulary: Vocabulary, text: str, schema: Schema, absent: str) -> tuple[Allowed | None, ...]:
@@ -47,6 +57,9 @@ class CopyConstraint:
     A place is the index of the byte that comes next. One where a value has not begun yet is written ~index: a word's
     beginning may be another one's end, and no value is empty.
     """
+
+    #: One way on is rare among bytes: the model is asked always, and its log-probability is that of a free choice.
+    may_force: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -1,80 +1,29 @@
 """Prefill, step loop, stop rule, refill: prompts -> value tokens.
 
-Every step is one forward pass over a flat axis of real tokens: the last token of each live slot, and as much prefill of
-waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have all ended
-frees its KV, and the next one is prefilled in. The schedule is a pure function of the prompts, the settings and the
-decoded lengths.
+Every step is one forward pass over a flat axis of real tokens: what each live slot has written last, and as much
+prefill of waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have
+all ended frees its KV, and the next one is prefilled in. Where a step has few rows, drafts of what slots go on with are
+fed along and checked. The schedule is a pure function of the prompts, the settings and the decoded tokens.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hpd_core.batch import Feed, make_step
 from hpd_core.cache import PrefixCache, Slab, SlabPool, block_width
-from hpd_core.constraint import Allowed
-from hpd_core.layout import NO_STUB, DocumentLayout
+from hpd_core.layout import NO_STUB
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
 from hpd_core.rows import Counts
-from hpd_core.settings import DecodeSettings, SettingsError
-
-
-@dataclass(frozen=True, slots=True)
-class SlotTokens:
-    """Decoded tokens of one slot: ids up to and with the terminator, or K_max ids where it is `truncated`.
-
-    logprobs: natural-log probability of each id. logits: [tokens, vocabulary] where they were asked for.
-    """
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    truncated: bool
-    logits: Tensor | None = None
-
-    @property
-    def is_finite(self) -> bool:
-        return all(map(math.isfinite, self.logprobs))
-
-
-@dataclass(slots=True)
-class _Slot:
-    forced: Sequence[int] | None
-    allowed: Allowed | None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    logits: list[Tensor] = field(default_factory=list)
-    done: bool = False
-
-
-@dataclass(slots=True)
-class _Active:
-    """A document in flight."""
-
-    number: int
-    prompt: Prompt
-    layout: DocumentLayout
-    ids: Sequence[int]
-    prefix: Slab
-    slab: Slab
-    block: int
-    slots: list[_Slot]
-    fed: int = 0
-
-    @property
-    def is_prefilled(self) -> bool:
-        return self.fed == len(self.ids)
-
-    @property
-    def live(self) -> list[int]:
-        return [n for n, slot in enumerate(self.slots) if not slot.done]
+from hpd_core.settings import DecodeSettings, SettingsError, Visibility
+from hpd_core.slots import ActiveDocument, ChosenId, Slot, SlotTokens
 
 
 class Decoder:
@@ -120,7 +69,7 @@ class Decoder:
         self, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None
     ) -> list[list[SlotTokens]]:
         waiting = deque(self._schedule(prompts))
-        active: list[_Active] = []
+        active: list[ActiveDocument] = []
         results: list[list[SlotTokens]] = [[] for _ in prompts]
         while waiting or active:
             feeds, owners = self._next_feeds(active, waiting, prompts, counts, forced)
@@ -134,7 +83,8 @@ class Decoder:
             for document in [a for a in active if a.is_prefilled and not a.live]:
                 active.remove(document)
                 document.slab.release(document.block)
-                results[document.number] = [self._finished(slot) for slot in document.slots]
+                results[document.number] = [slot.finished() for slot in document.slots]
+                _count(document.slots, counts)
         return results
 
     def _schedule(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -147,29 +97,40 @@ class Decoder:
 
     def _next_feeds(
         self,
-        active: list[_Active],
+        active: list[ActiveDocument],
         waiting: deque[int],
         prompts: Sequence[Prompt],
         counts: Counts,
         forced: Sequence[Sequence[Sequence[int]]] | None,
-    ) -> tuple[list[Feed], list[_Active]]:
-        owners = [a for a in active if a.is_prefilled]
-        feeds = [self._decode_feed(a) for a in owners]
-        room = self.settings.step_rows - sum(len(f.ids) for f in feeds)
+    ) -> tuple[list[Feed], list[ActiveDocument]]:
+        decoding = [a for a in active if a.is_prefilled]
+        room = self.settings.step_rows - sum(a.rows for a in decoding)
+        entering, feeds = [], []
         for document in [a for a in active if not a.is_prefilled]:
             if room > 0:
-                feeds.append(self._prefill_feed(document, room))
-                owners.append(document)
+                feeds.append(document.prefill_feed(room))
+                entering.append(document)
                 room -= len(feeds[-1].ids)
-        while waiting and (room > 0 or not feeds) and self._admits(active, prompts[waiting[0]]):
+        while waiting and (room > 0 or not (decoding or feeds)) and self._admits(active, prompts[waiting[0]]):
             document = self._admit(waiting.popleft(), prompts, counts, forced)
             active.append(document)
-            feeds.append(self._prefill_feed(document, max(1, room)))
-            owners.append(document)
+            feeds.append(document.prefill_feed(max(1, room)))
+            entering.append(document)
             room -= len(feeds[-1].ids)
-        return feeds, owners
+        if self.settings.draft_tokens:
+            self._draft(decoding, self.settings.draft_rows - self.settings.step_rows + room)
+        return [*(a.decode_feed() for a in decoding), *feeds], [*decoding, *entering]
 
-    def _admits(self, active: Sequence[_Active], prompt: Prompt) -> bool:
+    def _draft(self, documents: Sequence[ActiveDocument], room: int) -> None:
+        """Guesses what slots go on with, as far as the step has room for more rows at no cost."""
+        for document in documents:
+            for n in document.live:
+                if room <= 0:
+                    return
+                document.draft(n, min(room, self.settings.draft_tokens))
+                room -= len(document.slots[n].drafted)
+
+    def _admits(self, active: Sequence[ActiveDocument], prompt: Prompt) -> bool:
         if not active:
             return True
         slots = sum(len(a.live) for a in active)
@@ -179,7 +140,7 @@ class Decoder:
 
     def _admit(
         self, number: int, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None
-    ) -> _Active:
+    ) -> ActiveDocument:
         prompt = prompts[number]
         prefix = self._prefix(prompt.shared, counts)
         ids = prompt.memory_ids
@@ -189,8 +150,13 @@ class Decoder:
         counts.slots += len(prompt.shared.stubs)
         counts.prompt_tokens += len(ids)
         allowed = prompt.allowed or [None] * len(prompt.shared.stubs)
-        slots = [_Slot(forced[number][n] if forced else None, bound) for n, bound in enumerate(allowed)]
-        return _Active(number, prompt, prompt.place(self.settings.layout), ids, prefix, slab, block, slots)
+        isolated = self.settings.visibility is Visibility.ISOLATED  # what breaks the lockstep changes answers elsewhere
+        slots = []
+        for n, bound in enumerate(allowed):
+            taught = forced[number][n] if forced else None
+            limit = self.settings.max_value_tokens if taught is None else len(taught)
+            slots.append(Slot(limit, self.stop_ids, taught, bound, skips=isolated))
+        return ActiveDocument(number, prompt, prompt.place(self.settings.layout), ids, prefix, slab, block, slots)
 
     def _prefix(self, shared: SchemaPrompt, counts: Counts) -> Slab:
         slab = self._prefixes.get(shared.prefix)
@@ -204,97 +170,94 @@ class Decoder:
         for start in range(0, length, self.settings.step_rows):
             line = range(start, min(length, start + self.settings.step_rows))
             ids, zeros = shared.prefix[line.start : line.stop], [0] * len(line)
-            self._step([Feed(slab, 0, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)], counts)
+            cells = slab.append(0, len(line))
+            feed = Feed(slab, 0, cells, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)
+            self._step([feed], counts)
         counts.prefill_seconds += time.perf_counter() - started
         counts.prefix_tokens += length
         self._prefixes.put(shared.prefix, slab)
         return slab
 
-    def _prefill_feed(self, document: _Active, room: int) -> Feed:
-        start, stop = document.fed, min(len(document.ids), document.fed + room)
-        chunk = slice(start, stop)
-        return Feed(
-            slab=document.slab,
-            block=document.block,
-            ids=document.ids[chunk],
-            positions=document.layout.positions[chunk],
-            stubs=document.layout.stubs[chunk],
-            indices=[0] * (stop - start),
-            wanted=[end - start for end in document.layout.ends if start <= end < stop],
-            prefix=document.prefix if document.prefix.used[0] else None,
-            is_prefill=True,
-        )
-
-    def _decode_feed(self, document: _Active) -> Feed:
-        live = document.live
-        slots = [document.slots[n] for n in live]
-        return Feed(
-            slab=document.slab,
-            block=document.block,
-            ids=[slot.ids[-1] for slot in slots],
-            positions=[document.layout.value_position(n, len(document.slots[n].ids)) for n in live],
-            stubs=live,
-            indices=[len(slot.ids) for slot in slots],
-            wanted=range(len(live)),
-            prefix=document.prefix if document.prefix.used[0] else None,
-            is_prefill=False,
-        )
-
-    def _run(self, feeds: Sequence[Feed], owners: Sequence[_Active], counts: Counts) -> None:
+    def _run(self, feeds: Sequence[Feed], owners: Sequence[ActiveDocument], counts: Counts) -> None:
         """Runs one step and hands its logits to the slots that wanted them."""
         logits = self._step(feeds, counts)
-        targets: list[_Slot] = []
+        targets: list[tuple[ActiveDocument, Slot]] = []
         for feed, document in zip(feeds, owners, strict=True):
             if feed.is_prefill:
-                span = range(document.fed, document.fed + len(feed.ids))
-                targets += [document.slots[n] for n, end in enumerate(document.layout.ends) if end in span]
-                document.fed = span.stop
+                targets += [(document, slot) for slot in document.take_prefilled(len(feed.ids))]
             else:
-                targets += [document.slots[n] for n in document.live]
-                counts.decode_rows += len(feed.ids)
+                targets += [(document, document.slots[n]) for n in document.live]
         counts.steps += any(not f.is_prefill for f in feeds)
         if targets:
             self._emit(targets, logits)
-            counts.generated_tokens += len(targets)
 
     def _step(self, feeds: Sequence[Feed], counts: Counts) -> Tensor:
         step = make_step(feeds, self.settings.layout, self.settings.visibility, self.model.device, fast=self.fast)
         counts.model_calls += 1
         return self.model.step(step.ids, step.positions, step.plan, step.rows)
 
-    def _emit(self, slots: Sequence[_Slot], logits: Tensor) -> None:
-        """Appends one token to each slot: the likeliest allowed, or the forced one. logits: [slots, vocabulary]."""
+    def _emit(self, targets: Sequence[tuple[ActiveDocument, Slot]], logits: Tensor) -> None:
+        """Hands each slot its next tokens: the likeliest allowed, or the taught ones.
+
+        logits: [rows, vocabulary], for each slot one row and one more behind each of its drafted ids.
+        """
+        rows = [_Row(slot, k) for _, slot in targets for k in range(1 + len(slot.drafted))]
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = self._likeliest(slots, wide)
-        if any(slot.forced is not None for slot in slots):
-            picked = [slot.forced[len(slot.ids)] if slot.forced is not None else -1 for slot in slots]
-            override = self.model.tensor(picked)
+        chosen = self._likeliest(rows, wide)
+        if any(row.slot.taught is not None for row in rows):
+            override = self.model.tensor([row.taught for row in rows])
             chosen = torch.where(override >= 0, override, chosen)
         logprobs = wide.gather(-1, chosen[:, None])[:, 0] - wide.logsumexp(-1)
-        for row, (slot, token, logprob) in enumerate(zip(slots, chosen.tolist(), logprobs.tolist(), strict=True)):
-            slot.ids.append(token)
-            slot.logprobs.append(logprob)
-            if self.keep_logits:
-                slot.logits.append(logits[row])
-            last = len(slot.ids) == (len(slot.forced) if slot.forced is not None else self.settings.max_value_tokens)
-            slot.done = last or token in self.stop_ids or not math.isfinite(logprob)
+        choices = [ChosenId(*pair) for pair in zip(chosen.tolist(), logprobs.tolist(), strict=True)]
+        if self.keep_logits:
+            choices = [replace(choice, logits=logits[n]) for n, choice in enumerate(choices)]
+        start = 0
+        for document, slot in targets:
+            stop = start + 1 + len(slot.drafted)
+            rejected = slot.take(choices[start:stop])
+            if rejected:
+                document.slab.give_back(document.block, rejected)
+            start = stop
 
-    def _likeliest(self, slots: Sequence[_Slot], logits: Tensor) -> Tensor:
-        """The likeliest id of each row [slots], of those that the slot may write. logits: [slots, vocabulary]."""
+    def _likeliest(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
+        """The likeliest id of each row [n], of those that its slot may write there. logits: [n, vocabulary]."""
         chosen = logits.argmax(-1)
-        rows: dict[tuple[int, ...], list[int]] = {}  # slots of one document that have written the same share their ids
-        for row, slot in enumerate(slots):
-            if slot.allowed is not None and slot.forced is None:
-                rows.setdefault(slot.allowed(slot.ids), []).append(row)
-        for ids, same in rows.items():
+        groups: dict[
+            tuple[int, ...], list[int]
+        ] = {}  # slots of one document that have written the same share their ids
+        for number, row in enumerate(rows):
+            if row.slot.allowed is not None:
+                groups.setdefault(row.slot.allowed(row.before), []).append(number)
+        for ids, same in groups.items():
             where, which = self.model.tensor(same), self.model.tensor(ids)
             chosen[where] = which[logits[where[:, None], which].argmax(-1)]
         return chosen
 
-    def _finished(self, slot: _Slot) -> SlotTokens:
-        truncated = slot.ids[-1] not in self.stop_ids
-        logits = torch.stack(slot.logits) if slot.logits else None
-        return SlotTokens(tuple(slot.ids), tuple(slot.logprobs), truncated, logits)
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of logits: what comes behind all that `slot` has written and the first `drafted` ids of its draft."""
+
+    slot: Slot
+    drafted: int
+
+    @property
+    def before(self) -> list[int]:
+        return self.slot.ids + self.slot.drafted[: self.drafted]
+
+    @property
+    def taught(self) -> int:
+        """The id to write whatever the logits say; -1 where the model decides."""
+        return -1 if self.slot.taught is None else self.slot.taught[len(self.slot.ids) + self.drafted]
+
+
+def _count(slots: Sequence[Slot], counts: Counts) -> None:
+    for slot in slots:
+        counts.generated_tokens += len(slot.ids)
+        counts.forced_tokens += slot.forced
+        counts.decode_rows += slot.fed
+        counts.drafted_tokens += slot.guessed
+        counts.accepted_tokens += slot.accepted
 
 
 def _cells(prompt: Prompt) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from hpd_core import recipe, sizing, source
 from hpd_core.confidence import ConfidenceRule, ConfidenceSettings, with_confidence
-from hpd_core.decode import Decoder, SlotTokens
+from hpd_core.decode import Decoder
 from hpd_core.grounding import SourceText
 from hpd_core.model import Model
 from hpd_core.probe import measure_loaded
@@ -21,6 +21,7 @@ from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, PromptTemplate
+from hpd_core.slots import SlotTokens
 
 log = logging.getLogger(__name__)
 
@@ -181,10 +182,18 @@ def make_row(encoder: PromptEncoder, document: EncodedDocument, slots: Sequence[
 def make_value(encoder: PromptEncoder, attribute: Attribute, slot: SlotTokens, source: SourceText | None) -> Value:
     raw = encoder.value_text(slot.ids)
     read_as = Reading(None, ValueStatus.TRUNCATED) if slot.truncated else read(attribute, raw, source)
-    logprob = sum(slot.logprobs) / len(slot.logprobs)
     if read_as.status is ValueStatus.UNGROUNDED and encoder.settings.grounding is Grounding.ENFORCE:
         read_as = replace(read_as, value=None)
-    return Value(attribute.name, read_as.value, read_as.status, raw, logprob, len(slot.ids), read_as.spans)
+    return Value(
+        attribute.name,
+        read_as.value,
+        read_as.status,
+        raw,
+        slot.logprob,
+        len(slot.ids),
+        read_as.spans,
+        forced_tokens=slot.forced,
+    )
 
 
 def source_of(encoder: PromptEncoder, document: EncodedDocument) -> SourceText | None:

@@ -1,8 +1,7 @@
 """Template -> token ids: the shared prefix, the document, one stub per attribute. Built once, handed to every decoder.
 
 Ids of a document never depend on its neighbours, and its text is encoded so that the template's control markers inside
-it stay plain text. Stubs and values are cut by character offsets out of in-context text, because SentencePiece puts a
-space before an isolated piece and byte-level vocabularies merge across blanks.
+it stay plain text. Stubs and values are cut out of in-context text, see `lines.py`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,25 @@ from typing import Any
 from hpd_core import layout as layouts
 from hpd_core import recipe, source
 from hpd_core.constraint import Allowed, constraints
+from hpd_core.lines import LineEncoder
+from hpd_core.lines import PromptError as PromptError  # who builds prompts catches it
 from hpd_core.normal import is_one_line
 from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, Prompting, PromptTemplate, Stub
+from hpd_core.settings import (
+    ClosedValues,
+    DecoderSpec,
+    DecodeSettings,
+    Grounding,
+    Layout,
+    Prompting,
+    PromptTemplate,
+    Stub,
+)
+from hpd_core.trie import TokenTrie, value_trie
 from hpd_core.untrusted import UntrustedText
 from hpd_core.vocabulary import Vocabulary
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
-_LINE = "x\n"  # a line before a stub, so that it is encoded as the start of a line
-
-
-class PromptError(ValueError):
-    """A prompt that cannot be built: template, tokenizer and schema do not fit, or the context is too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,9 @@ class PromptEncoder:
         template_text = tokenizer.chat_template or ""
         inner = [t.content for t in added if not t.special and len(t.content) > 1 and t.content in template_text]
         self._untrusted = UntrustedText(tokenizer, inner)
+        self._lines = LineEncoder(tokenizer)
         self._shared = lru_cache(maxsize=1024)(self._build_shared)
+        self._trie = lru_cache(maxsize=4096)(self._build_trie)
 
     @classmethod
     def from_spec(cls, spec: DecoderSpec) -> PromptEncoder:
@@ -154,6 +162,9 @@ class PromptEncoder:
         allowed: tuple[Allowed | None, ...] = ()
         if self.settings.grounding is Grounding.ENFORCE:
             allowed = constraints(self.vocabulary, document.text, document.schema, self.template.absent)
+        if self.settings.closed_values is ClosedValues.LISTED:
+            free = allowed or (None,) * len(document.schema)
+            allowed = tuple(self._trie(a) if a.values else f for a, f in zip(document.schema, free, strict=True))
         return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens, allowed)
 
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
@@ -164,9 +175,7 @@ class PromptEncoder:
             return [self.newline_id]
         if not is_one_line(text):
             raise PromptError(f"value {text!r} of {attribute.name!r} has more than one line")
-        line = f"{_LINE}{attribute.name}: {text}\n"
-        ids = self._cut(line, len(line) - len(text) - 2, len(line), f"value {text!r} of {attribute.name!r}")
-        return list(ids[: self.settings.max_value_tokens])
+        return list(self._lines.value(attribute, f" {text}\n")[: self.settings.max_value_tokens])
 
     def value_text(self, ids: Sequence[int]) -> str:
         """Text of a value's ids up to its terminator, without the one blank that follows the ':'."""
@@ -183,6 +192,7 @@ class PromptEncoder:
         if not hasattr(self, "_stop_ids"):
             texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
             self._stop_ids = self.eos_ids | {i for i, text in enumerate(texts) if "\n" in text}
+            self._bare_stop_ids = self.eos_ids | {i for i, text in enumerate(texts) if text.startswith("\n")}
             if not self._stop_ids:
                 raise PromptError("the tokenizer has neither an end-of-text token nor one with a newline")
         return self._stop_ids
@@ -197,11 +207,24 @@ class PromptEncoder:
     @property
     def newline_id(self) -> int:
         """Id of the bare terminator."""
-        ids = self._cut("x\n", 1, 2, "newline")
-        return ids[-1]
+        return self._lines.newline_id
+
+    @property
+    def bare_stop_ids(self) -> frozenset[int]:
+        """Those of `stop_ids` that write nothing of the value."""
+        _ = self.stop_ids
+        return self._bare_stop_ids
+
+    def _build_trie(self, attribute: Attribute) -> TokenTrie:
+        limit = self.settings.max_value_tokens
+        return value_trie(attribute, self.template.absent, self._lines, self.bare_stop_ids, limit)
 
     def _build_shared(self, schema: Schema) -> SchemaPrompt:
         self._refuse_markers(schema)
+        if self.settings.closed_values is ClosedValues.LISTED:
+            for attribute in schema:
+                if attribute.values:
+                    self._trie(attribute)  # a value that cannot be written is refused before its first document
         before, after = self._frame(schema)
         first, later = zip(*(self.stub(attribute) for attribute in schema), strict=True)
         if self.template.stub is Stub.SHORTEST:
@@ -249,27 +272,7 @@ class PromptEncoder:
 
     def stub(self, attribute: Attribute) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """A whole key as the first line, and as a later one (with the newline that ends the value before it)."""
-        line = f"{_LINE}{attribute.name}: x"
-        what, end = f"key {attribute.name!r}", len(line) - 2
-        return self._cut(line, 2, end, what), self._cut(line, 1, end, what)
-
-    def _cut(self, text: str, start: int, end: int, what: str) -> tuple[int, ...]:
-        """Ids of `text[start:end]` as encoded inside `text`."""
-        encoding = self.tokenizer(
-            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-        )
-        ids: list[int] = []
-        covered = start
-        for token, (begin, stop) in zip(encoding.input_ids, encoding.offset_mapping, strict=True):
-            if stop <= start or begin >= end:
-                continue
-            if begin < start or stop > end:
-                raise PromptError(f"{what}: the tokenizer merges its edge with the text around it")
-            ids.append(token)
-            covered = stop
-        if covered != end:
-            raise PromptError(f"{what}: the tokenizer does not cover it")
-        return tuple(ids)
+        return self._lines.key(attribute)
 
     def _encode_trusted(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids) if text else ()

@@ -31,11 +31,12 @@ class Value:
     value: typed value, None unless status is `extracted`, or `ungrounded` where grounding only marks (a truncated value
         and one that is too unsure keep their text in `raw` only).
     raw: the decoded text up to the terminator, untouched.
-    logprob: mean log-probability per decoded token, the terminator included; NaN where nothing was decoded.
-    tokens: decoded tokens, the terminator included; 0 where the value is part of a longer text (AR baseline).
+    logprob: mean log-probability of the tokens that the model chose, the terminator included; NaN where it chose none.
+    tokens: written tokens, the terminator included; 0 where the value is part of a longer text (AR baseline).
     spans: where the value stands in the document's text, None where it does not; empty where nobody looked.
     probability: calibrated probability that this answer is right; NaN of an answer that no calibration speaks of, None
         where none is in use. See confidence.py.
+    forced_tokens: those of `tokens` that a closed list left no choice about: they say nothing of how sure the model is.
     """
 
     attribute: str
@@ -46,11 +47,17 @@ class Value:
     tokens: int
     spans: tuple[Span | None, ...] = ()
     probability: float | None = None
+    forced_tokens: int = 0
+
+    @property
+    def chosen_tokens(self) -> int:
+        """Tokens that `logprob` is the mean of."""
+        return self.tokens - self.forced_tokens
 
     @property
     def confidence(self) -> float | None:
-        """From 0 to 1: the calibrated probability where a calibration is in use, else the geometric mean of the tokens'
-        probabilities; None where there is neither."""
+        """From 0 to 1: the calibrated probability where a calibration is in use, else the geometric mean of the chosen
+        tokens' probabilities; None where there is neither."""
         if self.probability is not None:
             return self.probability if isfinite(self.probability) else None
         return exp(self.logprob) if isfinite(self.logprob) else None
@@ -91,8 +98,11 @@ class Counts:
     prompt_tokens: int = 0  # tokens of document, suffix and stubs that were fed
     prefix_tokens: int = 0  # shared-prefix tokens that were fed (cache misses)
     cached_tokens: int = 0  # shared-prefix tokens that were reused
-    decode_rows: int = 0  # value tokens fed (the terminator and a K_max-th token are never fed)
-    generated_tokens: int = 0  # value tokens emitted, terminators included
+    decode_rows: int = 0  # value tokens fed, without rejected drafts (a terminator or K_max-th token is never fed)
+    generated_tokens: int = 0  # value tokens emitted, terminators and forced ones included
+    drafted_tokens: int = 0  # value tokens guessed by lookup and fed to be checked
+    accepted_tokens: int = 0  # those of them that were right: each saved its slot a step
+    forced_tokens: int = 0  # those of the generated ones that a closed list left no choice about
     steps: int = 0  # forward passes that emitted value tokens from fed value tokens
     model_calls: int = 0  # all forward passes
     longest_value_tokens: int = 0  # sum over documents of their longest value: HPD's step count at J = 1

@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from hpd_core.constraint import Allowed
-from hpd_core.decode import SlotTokens
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt
 from hpd_core.settings import DecodeSettings, Layout, Visibility
+from hpd_core.slots import SlotTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +136,25 @@ class _Writer:
         self.limit = settings.max_value_tokens if forced is None else len(forced)
         self.stop_ids, self.forced, self.allowed = stop_ids, forced, allowed
         self.ids: list[int] = []
+        self.logprobs: list[float] = []
         self.logits: list[Tensor] = []
 
     def write(self, logits: Tensor) -> None:
+        """One id after the other, whatever is forced: none is skipped here."""
         if self.forced is not None:
             token = self.forced[len(self.ids)]
         elif self.allowed is not None:
-            token = max(self.allowed(self.ids), key=lambda i: float(logits[i]))
+            choices = self.allowed(self.ids)
+            token = max(choices, key=lambda i: float(logits[i]))
+            if len(choices) == 1 and self.allowed.may_force:
+                self.ids.append(token)
+                self.logprobs.append(0.0)
+                return
         else:
             token = int(logits.argmax())
+        wide = logits if logits.dtype == torch.float64 else logits.float()
         self.ids.append(token)
+        self.logprobs.append(float(torch.log_softmax(wide, -1)[token]))
         self.logits.append(logits)
 
     @property
@@ -153,10 +162,10 @@ class _Writer:
         return bool(self.ids) and (self.ids[-1] in self.stop_ids or len(self.ids) == self.limit)
 
     def result(self) -> SlotTokens:
-        logits = torch.stack(self.logits)
-        wide = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), -1)
-        logprobs = tuple(float(wide[k, i]) for k, i in enumerate(self.ids))
-        return SlotTokens(tuple(self.ids), logprobs, self.ids[-1] not in self.stop_ids, logits)
+        logits = torch.stack(self.logits) if self.logits else None
+        truncated = self.ids[-1] not in self.stop_ids
+        forced = len(self.ids) - len(self.logits)
+        return SlotTokens(tuple(self.ids), tuple(self.logprobs), truncated, logits, forced)
 
 
 def _forward(hf: Any, fresh: Sequence[Token], seen: Sequence[Token], settings: DecodeSettings, cache: Any) -> Tensor:

@@ -56,6 +56,16 @@ class Grounding(StrEnum):
         return cls.OFF if value is False else None  # `off` is false to YAML
 
 
+class ClosedValues(StrEnum):
+    """What may be written for an attribute with a closed list of values."""
+
+    #: Anything. What is none of the list is `invalid`.
+    FREE = "free"
+    #: One of the list, in any letter case, or the word for absent. What follows without a choice (the rest of a value
+    #: once it is told from the others, its end) is written without a forward pass and does not count for confidence.
+    LISTED = "listed"
+
+
 class Prompting(StrEnum):
     #: The tokenizer's own chat template.
     CHAT = "chat"
@@ -181,6 +191,11 @@ class DecodeSettings:
         always admitted. None: no bound. `auto`: half of the memory that is free beside the weights.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
+    closed_values: whether an attribute with a closed list may be given anything else.
+    draft_tokens: most ids that a slot is guessed to go on with, looked up in its document and checked in the step that
+        feeds them; 0 for none. They change no answer, but only `isolated` slots need not stay in step.
+    draft_rows: rows of a step up to which drafts fill it. Up to some number of rows a forward pass takes as long as
+        reading the weights does, and further rows cost little: tens on a CPU, hundreds on a GPU.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -192,15 +207,21 @@ class DecodeSettings:
     prefix_cache_mib: int = 256
     grounding: Grounding = Grounding.OFF
     kv_mib: int | Auto | None = None
+    closed_values: ClosedValues = ClosedValues.FREE
+    draft_tokens: int = 0
+    draft_rows: int = 32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
         object.__setattr__(self, "visibility", Visibility(self.visibility))
         object.__setattr__(self, "grounding", Grounding(self.grounding))
+        object.__setattr__(self, "closed_values", ClosedValues(self.closed_values))
         if self.visibility is Visibility.CAUSAL and self.layout is not Layout.GAPS:
             raise SettingsError(
                 "visibility 'causal' needs layout 'gaps': under 'branches' no slot stands before another"
             )
+        if self.visibility is Visibility.CAUSAL and self.draft_tokens:
+            raise SettingsError("draft_tokens needs visibility 'isolated': under 'causal' all slots stay in step")
         for name, least in (
             ("max_value_tokens", 1),
             ("max_document_tokens", 1),
@@ -208,6 +229,8 @@ class DecodeSettings:
             ("max_slots", 1),
             ("prefix_cache_mib", 0),
             ("kv_mib", 1),
+            ("draft_tokens", 0),
+            ("draft_rows", 1),
         ):
             value = getattr(self, name)
             if (value is None and name == "kv_mib") or (value == AUTO and name in SIZES):
@@ -277,6 +300,11 @@ class DecoderSpec:
             facts["settings"].pop("grounding")
         if self.settings.kv_mib is None:  # likewise
             facts["settings"].pop("kv_mib")
+        if self.settings.closed_values is ClosedValues.FREE:
+            facts["settings"].pop("closed_values")
+        if not self.settings.draft_tokens:
+            facts["settings"].pop("draft_tokens")
+            facts["settings"].pop("draft_rows")
         return facts
 
 

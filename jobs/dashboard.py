@@ -111,7 +111,7 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
                 "timeseries",
                 "short",
                 (
-                    *_rates(("prompt_tokens", "prefix_tokens", "cached_tokens", "generated_tokens")),
+                    *_rates(("prompt_tokens", "prefix_tokens", "cached_tokens", "generated_tokens", "forced_tokens")),
                     ("handed to decoders", rate(names.HANDED)),
                 ),
             ),
@@ -121,6 +121,7 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
                 "short",
                 _rates(("documents", "duplicates", "slots")),
             ),
+            GrafanaPanel("drafts per second", "timeseries", "short", _rates(("drafted_tokens", "accepted_tokens"))),
             GrafanaPanel("forward passes per second", "timeseries", "short", _rates(("steps", "model_calls"))),
             GrafanaPanel(
                 "steps that one document at a time would take, over steps",

@@ -21,7 +21,8 @@ FILE = "confidences.jsonl"
 class Told:
     """How sure a decoder was of one answer, a value or an absence.
 
-    logprob: mean log-probability per token, None where the decoder tells none (AR). tokens: the terminator included.
+    logprob: mean log-probability per token, None where the decoder tells none (AR). tokens: those that it is the mean
+        of, the terminator included.
     confidence: what the output column `__confidence` would say, see `Value.confidence`.
     """
 
@@ -33,7 +34,7 @@ class Told:
     @classmethod
     def of(cls, value: Value) -> Told:
         logprob = value.logprob if isfinite(value.logprob) else None
-        return cls(value.status, logprob, value.tokens, value.confidence)
+        return cls(value.status, logprob, value.chosen_tokens, value.confidence)
 
 
 def told(row: Row) -> dict[str, Told]:

@@ -101,6 +101,7 @@ def settings(facts: Mapping[str, Any]) -> dict[str, str]:
         "visibility": decoding.get("visibility"),
         "longest value": decoding.get("max_value_tokens"),
         "grounding": decoding.get("grounding"),
+        "closed values": decoding.get("closed_values"),
         "calibrated": "yes" if confidence.get("calibration") else None,
         "threshold": confidence.get("threshold"),
         "weights": run.get("model", {}).get("source"),

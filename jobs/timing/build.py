@@ -17,10 +17,11 @@ from torch import Tensor
 from hpd_core.baselines import ArDecoder, Keys
 from hpd_core.batch import Feed, make_step
 from hpd_core.continuous import ContinuousArDecoder, ContinuousPerAttributeDecoder
-from hpd_core.decode import Decoder, SlotTokens
+from hpd_core.decode import Decoder
 from hpd_core.extractor import Extractor, Forced, HyperParallelDecoder
 from hpd_core.prompt import EncodedDocument, Prompt, SchemaPrompt
 from hpd_core.rows import Counts
+from hpd_core.slots import SlotTokens
 from jobs.decoders import OneByOne, named
 from jobs.timing.engines import HPD, Engine
 

@@ -94,8 +94,8 @@ def live_tokens(counts: Counts) -> int:
 
 
 def needed_flops(size: ModelSize, counts: Counts) -> int:
-    """FLOPs that the method needs: every live token through the body, the head once per token that is written."""
-    return size.flops(live_tokens(counts), counts.generated_tokens)
+    """FLOPs that the method needs: every live token through the body, the head once per token that is chosen."""
+    return size.flops(live_tokens(counts), counts.generated_tokens - counts.forced_tokens)
 
 
 def computed_flops(size: ModelSize, traced: Traced) -> int:

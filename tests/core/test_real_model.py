@@ -110,6 +110,23 @@ def test_value_ids_are_the_in_context_ones_and_read_back(encoder, text):
     assert [*encoder.stub(attribute)[0], *ids] == whole
 
 
+def test_closed_values_are_cut_as_they_are_taught_and_forced_from_where_they_differ():
+    kinds = Attribute("Kind", values=("Low-top sneaker", "Low-top boot", "Sandal (kids)"))
+    many = Attribute("Color", values=("light blue", "grün", "(none)"), many=True)
+    encoder = encoder_of(closed_values="listed")
+    prompt = encoder.prompt(encoder.encode(Document("x", Schema("s", (kinds, many)))))
+    for attribute, allowed, texts in [
+        (kinds, prompt.allowed[0], [*kinds.values, "low-top boot", "n/a"]),
+        (many, prompt.allowed[1], [*many.values, "grün; (none); light blue; Grün", "n/a"]),
+    ]:
+        for text in texts:
+            ids = encoder.value_ids(attribute, text)
+            assert all(i in allowed(ids[:n]) for n, i in enumerate(ids))
+    boot = encoder.value_ids(kinds, "Low-top boot")
+    free = [n for n in range(len(boot)) if len(prompt.allowed[0](boot[:n])) > 1]
+    assert encoder.decode([boot[i] for i in free]) == " Lowtop boot"  # the hyphen and the end are forced
+
+
 def test_an_empty_value_is_the_bare_terminator(encoder):
     assert encoder.value_ids(Attribute("Brand"), "") == [encoder.newline_id]
 

@@ -15,6 +15,7 @@ from hpd_core.rows import Counts
 from hpd_core.serial import decode_serial
 from tests.core.test_exactness import WAYS, assert_equal, settings_of
 from tests.core.test_real_model import SHOES, TITLES
+from tests.core.test_trie import assert_same, bounded
 from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -30,6 +31,18 @@ def test_equals_the_oracle_in_float64(kind, layout, visibility, fast):
     got = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True).decode(prompts, Counts())
     for prompt, slots in zip(prompts, got, strict=True):
         assert_equal(slots, decode_serial(model, prompt, settings, STOP_IDS))
+
+
+@pytest.mark.parametrize("layout, visibility", [WAYS[0], WAYS[2]])
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+def test_closed_values_and_drafts_equal_the_oracle_in_float64(layout, visibility, fast):
+    model = Model(tiny_model("llama").hf.to("cuda"))
+    settings = settings_of(layout, visibility, max_value_tokens=8, draft_tokens=3)
+    for seed in range(3):
+        prompts = bounded(seed)
+        got = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True).decode(prompts, Counts())
+        for prompt, slots in zip(prompts, got, strict=True):
+            assert_same(slots, decode_serial(model, prompt, settings, STOP_IDS))
 
 
 def test_a_real_model_answers_as_on_the_cpu_in_float32():

@@ -118,7 +118,7 @@ class PromptEncoder:
             settings=spec.settings,
             template=spec.template,
             prompting=spec.model.prompting,
-            context=source.context_length(config),
+            context=source.context_length(config, long_context=spec.model.long_context),
             eos_ids=source.eos_ids(files, config, tokenizer),
         )
 

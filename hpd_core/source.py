@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpd_core import recipe
+from hpd_core import recipe, supported
 from hpd_core.gguf import as_directory, check_cache
 from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
 
@@ -172,10 +172,17 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def context_length(config: Any) -> int:
-    """Positions that the model was made for."""
+def context_length(config: Any, *, long_context: bool = False) -> int:
+    """Positions that may be used: those the model was made for; under longrope those of its short factors, so that no
+    forward pass ever takes the others, unless `long_context` fixes the long ones.
+
+    Raises SettingsError where the model does not say, or has no long factors that could be asked for.
+    """
     text = config.get_text_config()
     length = getattr(text, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise SettingsError(f"model type {config.model_type!r} names no max_position_embeddings")
-    return length
+    short = supported.original_length(config.to_dict())
+    if long_context and short is None:
+        raise SettingsError(f"long_context: model type {config.model_type!r} has no RoPE factors for long texts")
+    return length if short is None or long_context else min(short, length)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import selfcheck, source, supported
+from hpd_core import checkpoint, selfcheck, source, supported
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
 from hpd_core.settings import ModelSpec
@@ -104,10 +106,15 @@ class Model:
         config = source.load_config(files)
         refuse(config)
         where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        dtype = _dtype(spec.dtype, where)
+        if Path(files.path).is_dir():
+            free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else psutil.virtual_memory().available
+            name = str(dtype).removeprefix("torch.")
+            checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
         with _in_silence():
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
-                dtype=_dtype(spec.dtype, where),
+                dtype=dtype,
                 use_safetensors=True,
                 **files.arguments,
             )

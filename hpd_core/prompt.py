@@ -111,7 +111,7 @@ class PromptEncoder:
         Raises SettingsError where fine-tuned weights would be decoded otherwise than they were trained.
         """
         recipe.check(spec)
-        files = source.locate(spec.model)
+        files = source.locate(spec.model, weights=False)
         tokenizer, config = source.load_tokenizer(files), source.load_config(files)
         return cls(
             tokenizer,

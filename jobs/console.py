@@ -20,6 +20,7 @@ from hpd_core import recipe
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.supported import UnsupportedModelError
 from pipeline import job
 from pipeline.storage import StorageError, StoreUnavailableError
 
@@ -28,7 +29,16 @@ P = ParamSpec("P")
 _LINE_EVERY = 5.0
 
 
-_TO_MEND = (job.JobError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
+#: Errors that say what the user must change.
+_TO_MEND = (
+    job.JobError,
+    StorageError,
+    SettingsError,
+    SchemaError,
+    PromptError,
+    UnsupportedModelError,
+    FileNotFoundError,
+)
 
 
 class Exit(IntEnum):
@@ -57,7 +67,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             say("interrupted: what is committed stays; run the same command again to continue")
             raise typer.Exit(Exit.INTERRUPTED) from None
         except Exception as error:
-            if not isinstance(error, _to_mend()):
+            if not isinstance(error, _TO_MEND):
                 raise
             for line in str(error).splitlines():
                 typer.echo(f"error: {line}", err=True)
@@ -65,13 +75,6 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(Exit.INCOMPLETE if passing else Exit.INPUT) from error
 
     return wrapped
-
-
-def _to_mend() -> tuple[type[Exception], ...]:
-    """Errors that say what the user must change."""
-    # Its module brings torch. Nobody has raised the error where nobody has imported it.
-    model = sys.modules.get("hpd_core.model")
-    return (*_TO_MEND, model.UnsupportedModelError) if model is not None else _TO_MEND
 
 
 def run_alone(function: Callable[..., None]) -> None:

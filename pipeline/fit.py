@@ -6,6 +6,8 @@ import math
 import os
 import sys
 
+import psutil
+
 from hpd_core.source import check_loadable
 from pipeline.job import JobError, JobSpec, Pool
 
@@ -37,4 +39,5 @@ def check_machine(job: JobSpec) -> None:
         return
     check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
     if job.encoder_factory is None:
-        check_loadable(job.decoder.model)
+        free = psutil.virtual_memory().available if not job.pool.gpus else None  # a GPU's own memory: seen in the actor
+        check_loadable(job.decoder.model, copies=job.pool.max_size, free=free)

@@ -201,8 +201,8 @@ def attend_fast(
         grid = query.index_select(0, read.grid).view(keys.shape[0], read.width, heads, -1)
         added = plan.bias(number, window, heads // keys.shape[1], query.dtype)
         part, log_sum = _attend_blocks(grid, keys, values, added, scale, softcap)
-        parts.append(part.view(-1, heads, width))
-        sums.append(log_sum.view(-1, heads))
+        parts.append(part.reshape(-1, heads, width))
+        sums.append(log_sum.reshape(-1, heads))
     out = torch.cat(parts).index_select(0, plan.order)
     log_sums = torch.cat(sums).index_select(0, plan.order)
     for number, prefix in enumerate(plan.prefix_reads):

@@ -243,7 +243,7 @@ def _check_decoder(path: Path, made_for: Mapping[str, Any], asked: Mapping[str, 
 
 
 def _beside(model: ModelSpec) -> Path:
-    folder = recipe.folder_of(model.adapter) if model.adapter else Path(model.source).expanduser()
+    folder = recipe.beside_weights(model)
     if not folder.is_dir():
         raise SettingsError(f"model {model.name}: has no folder of its own where a {FILE} could lie: give its file")
     return folder / FILE

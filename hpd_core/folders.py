@@ -1,9 +1,52 @@
-"""Folders that something is going to be written to, seen before it is tried."""
+"""Folders that something is going to be written to: seen before it is tried, and filled whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from hpd_core.settings import SettingsError
+
+
+def made_once(folder: Path, fill: Callable[[Path], None], what: str) -> Path:
+    """`folder`, filled by `fill` where it is not there yet: under a lock, so that processes that start together fill it
+    once, and beside it first, so that it is never seen half full.
+
+    what: whose files they are, for the SettingsError where its parent cannot be written.
+    """
+    from filelock import FileLock
+
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".filling-"))
+    except OSError as error:
+        raise no_cache(what, folder.parent, str(error)) from error
+    try:
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                fill(work)
+                os.replace(work, folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def check_makeable(folder: Path, what: str) -> None:
+    """Raises the SettingsError of `made_once`, as far as it can be told without writing."""
+    if not folder.is_dir() and (reason := unwritable(folder.parent)):
+        raise no_cache(what, folder.parent, reason)
+
+
+def no_cache(what: str, cache: Path, reason: str) -> SettingsError:
+    return SettingsError(
+        f"the weights of {what} are unpacked into {cache}, which cannot be written ({reason}): "
+        "set HF_HOME to a folder that can"
+    )
 
 
 def unwritable(folder: Path) -> str:

@@ -7,13 +7,9 @@ dequantises the weights in every process. Converted once, all processes of a mac
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
-from hpd_core.folders import unwritable
-from hpd_core.settings import SettingsError
+from hpd_core.folders import check_makeable, made_once
 
 #: Part of every directory's name: raise it when what is written changes.
 _FORMAT = 1
@@ -22,34 +18,15 @@ _FORMAT = 1
 def as_directory(file: Path) -> Path:
     """The directory that holds `file`, dequantised to float32, beside Hugging Face's own cache (HF_HOME moves both).
 
-    Made under a lock on the first call, so that actors that start together convert once. Needs 4 bytes per parameter
-    on disk. Raises SettingsError naming the cache where it cannot be written.
+    Made on the first call; actors that start together convert once. Needs 4 bytes per parameter on disk. Raises
+    SettingsError naming the cache where it cannot be written.
     """
-    from filelock import FileLock
-
-    folder = _directory(file)
-    if folder.is_dir():
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
-    except OSError as error:
-        raise _no_cache(file, folder.parent, str(error)) from error
-    try:
-        with FileLock(f"{folder}.lock"):
-            if not folder.is_dir():
-                _convert(file, work)
-                os.replace(work, folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return folder
+    return made_once(_directory(file), lambda folder: _convert(file, folder), file.name)
 
 
 def check_cache(file: Path) -> None:
     """Raises the SettingsError of `as_directory`, as far as it can be told without writing."""
-    folder = _directory(file)
-    if not folder.is_dir() and (reason := unwritable(folder.parent)):
-        raise _no_cache(file, folder.parent, reason)
+    check_makeable(_directory(file), file.name)
 
 
 def _directory(file: Path) -> Path:
@@ -58,13 +35,6 @@ def _directory(file: Path) -> Path:
     facts = file.stat()
     key = f"{file.resolve()} {facts.st_size} {facts.st_mtime_ns} {_FORMAT}"
     return Path(HF_HOME) / "hpd-gguf" / f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-
-
-def _no_cache(file: Path, cache: Path, reason: str) -> SettingsError:
-    return SettingsError(
-        f"the weights of {file.name} are unpacked into {cache}, which cannot be written ({reason}): "
-        "set HF_HOME to a folder that can"
-    )
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import sizing, source
+from hpd_core import checkpoint, selfcheck, sizing, source, supported
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
 from hpd_core.settings import ModelSpec
+from hpd_core.supported import UnsupportedModelError
 
 ATTENTION = "hyper_parallel"
 #: Keywords that transformers' layers hand to an attention function and that change nothing here.
 _IGNORED = frozenset({"position_ids", "use_cache", "output_attentions", "is_causal", "cache", "cache_position"})
 
 
-class UnsupportedModelError(ValueError):
-    """A model whose answers would be wrong under this decoder; the message says why."""
+class _PlanLostError(TypeError):
+    """Attention was called without the plan of the step."""
 
 
 def _hyper_parallel_attention(
@@ -38,13 +41,15 @@ def _hyper_parallel_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    plan: Plan,
+    plan: Plan | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights)."""
+    if plan is None:
+        raise _PlanLostError(f"{type(module).__name__} was called without a plan: its layers drop keywords")
     unknown = {
         name for name, value in others.items() if name not in _IGNORED and value is not None and value is not False
     }
@@ -75,26 +80,40 @@ AttentionInterface.register(ATTENTION, _hyper_parallel_attention)
 class Model:
     """A decoder-only model of transformers, ready to run steps."""
 
-    def __init__(self, hf: Any) -> None:
-        _refuse(hf.config)
+    def __init__(self, hf: Any, *, long_context: bool = False) -> None:
+        """long_context: see ModelSpec."""
+        refuse(hf.config)
+        self.context = source.context_length(hf.config, long_context=long_context)
+        if long_context:
+            _take_long_factors(hf)
+        if hf.dtype == torch.float64 and hf._can_set_experts_implementation():
+            hf.set_experts_implementation("eager")  # the grouped products of torch know no float64
         hf.set_attn_implementation(ATTENTION)
         self.hf = hf.eval()
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
+        self._carried: Plan | None = None
 
     @classmethod
     def load(cls, spec: ModelSpec, *, device: str = "auto") -> Model:
         """Loads weights: safetensors or GGUF (dequantised by transformers), and merges the spec's adapter into them.
 
-        device: `auto`, `cpu`, `cuda:0` …
+        device: `auto`, `cpu`, `cuda:0` … Raises UnsupportedModelError before any weight is read where the configuration
+        tells, and after a few forward passes over a dozen tokens where only they do.
         """
         files = source.locate(spec)
-        _refuse(source.load_config(files))
+        config = source.load_config(files)
+        refuse(config)
         where = device_named(device)
+        dtype = dtype_named(spec.dtype, where)
+        if Path(files.path).is_dir():
+            free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
+            name = str(dtype).removeprefix("torch.")
+            checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
         with _in_silence():
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
-                dtype=dtype_named(spec.dtype, where),
+                dtype=dtype,
                 use_safetensors=True,
                 **files.arguments,
             )
@@ -102,21 +121,69 @@ class Model:
             from hpd_core import adapter  # peft takes seconds to import
 
             hf = adapter.merged(hf, folder_of(spec.adapter))
-        return cls(hf.to(where))
+        model = cls(hf.to(where), long_context=spec.long_context)
+        model.check()
+        return model
 
     @torch.inference_mode()
     def step(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:
         """One forward pass over a flat axis: ids and positions [T] -> logits [n, vocabulary] of `rows` [n]."""
-        result = self.hf(
-            input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows, plan=plan
-        )
+        try:
+            return self._forward(ids, positions, plan, rows)
+        except _PlanLostError:  # in the first layer, before anything was written
+            self._carry_plans()
+        return self._forward(ids, positions, plan, rows)
+
+    def _forward(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:
+        self._carried = plan
+        try:
+            result = self.hf(
+                input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows, plan=plan
+            )
+        finally:
+            self._carried = None
         logits: Tensor = result.logits[0]
         return logits
 
+    def _carry_plans(self) -> None:
+        """Hands the plan to every attention module itself: some models' layers drop keywords on the way (StableLM)."""
+
+        def add_plan(module: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+            return None if self._carried is None else (arguments, keywords | {"plan": self._carried})
+
+        for module in self.hf.modules():
+            if hasattr(module, "layer_idx") and "ttention" in type(module).__name__:
+                module.register_forward_pre_hook(add_plan, with_kwargs=True)
+
+    def check(self) -> None:
+        """Runs the model on a few tokens; raises UnsupportedModelError where its answers would be wrong."""
+
+        def forward(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
+            return self.step(ids, positions, plan, torch.arange(len(ids), device=self.device))
+
+        def native(ids: Tensor) -> Tensor:
+            with self.native_attention() as hf:
+                logits: Tensor = hf(input_ids=ids[None], use_cache=False).logits[0]
+                return logits
+
+        config = self.hf.config
+        selfcheck.check(
+            config.model_type,
+            forward,
+            native,
+            vocabulary=config.get_text_config().vocab_size,
+            context=self.context,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
     @contextmanager
-    def native_attention(self, implementation: str) -> Iterator[Any]:
-        """The transformers model under the library's own attention (`eager`, `sdpa`), for oracle and baselines."""
-        self.hf.set_attn_implementation(implementation)
+    def native_attention(self, implementation: str = "sdpa") -> Iterator[Any]:
+        """The transformers model under the library's own attention, for oracle and baselines.
+
+        implementation: `eager`, or `sdpa`, in whose place comes `eager` for models that have no other (soft-capping).
+        """
+        self.hf.set_attn_implementation(implementation if self.hf._supports_sdpa else "eager")
         try:
             yield self.hf
         finally:
@@ -160,6 +227,16 @@ def dtype_named(name: str, device: torch.device) -> torch.dtype:
     }[name]
 
 
+def _take_long_factors(hf: Any) -> None:
+    """Fixes longrope to its long factors, whatever the positions of a forward pass."""
+    for module in hf.modules():
+        if getattr(module, "rope_type", None) == "longrope":
+            original = module.config.rope_parameters["original_max_position_embeddings"]
+            factors, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, module.inv_freq.device, seq_len=original + 1)
+            module.inv_freq.copy_(factors)
+            module.original_inv_freq.copy_(factors)
+
+
 def _is_windowed(config: Any, layer: int) -> bool:
     """Whether the configuration gives this layer a sliding window."""
     kinds = getattr(config, "layer_types", None)
@@ -168,28 +245,14 @@ def _is_windowed(config: Any, layer: int) -> bool:
     return bool(getattr(config, "sliding_window", None)) and getattr(config, "use_sliding_window", True)
 
 
-def _refuse(config: Any) -> None:
+def refuse(config: Any) -> None:
     """Raises UnsupportedModelError for what cannot be decoded exactly, before any weight is loaded."""
-    kind, text = config.model_type, config.get_text_config()
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{kind!r} is an encoder-decoder model; decoder-only models are supported")
-    if any(
-        getattr(text, name, None)
-        for name in ("state_size", "ssm_state_size", "mamba_d_state", "linear_num_value_heads")
-    ):
+    supported.refuse(config.to_dict())
+    kind = config.model_type
+    known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if known is None and not getattr(config, "auto_map", None):
+        raise UnsupportedModelError(f"{kind!r} is no causal language model of this version of transformers")
+    if known is not None and not known._can_set_attn_implementation():
         raise UnsupportedModelError(
-            f"{kind!r} has recurrent layers, whose state follows memory order and not positions"
+            f"{kind!r} cannot be decoded exactly: its attention does not go through transformers' AttentionInterface"
         )
-    other = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if other:
-        raise UnsupportedModelError(f"{kind!r} has layers that are not plain attention: {', '.join(sorted(other))}")
-    if getattr(text, "alibi", False):
-        raise UnsupportedModelError(f"{kind!r} biases attention by memory order (ALiBi)")
-    rope = getattr(text, "rope_parameters", None) or {}
-    kinds = {p.get("rope_type") for p in (rope, *(v for v in rope.values() if isinstance(v, dict)))}
-    for refused in ("dynamic", "longrope"):
-        if refused in kinds:
-            raise UnsupportedModelError(
-                f"{kind!r} uses {refused!r} RoPE scaling, which transformers recomputes from the largest position of a "
-                f"forward pass: an answer would depend on the documents it is packed with"
-            )

@@ -34,6 +34,7 @@ from hpd_core.untrusted import UntrustedText
 from hpd_core.vocabulary import Vocabulary
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
+_THINK, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,14 @@ class PromptEncoder:
         Raises SettingsError where fine-tuned weights would be decoded otherwise than they were trained.
         """
         recipe.check(spec)
-        files = source.locate(spec.model)
+        files = source.locate(spec.model, weights=False)
         tokenizer, config = source.load_tokenizer(files), source.load_config(files)
         return cls(
             tokenizer,
             settings=spec.settings,
             template=spec.template,
             prompting=spec.model.prompting,
-            context=source.context_length(config),
+            context=source.context_length(config, long_context=spec.model.long_context),
             eos_ids=source.eos_ids(files, config, tokenizer),
         )
 
@@ -246,21 +247,36 @@ class PromptEncoder:
         instruction = template.instruction.replace("{attributes}", "\n".join(map(_describe, schema)))
         user = instruction + template.before_document + _DOCUMENT + template.after_document
         if self.prompting is Prompting.CHAT:
-            messages = [{"role": "system", "content": template.system}] if template.system else []
-            messages.append({"role": "user", "content": user})
-            try:
-                # `enable_thinking` is what Qwen3-like templates read; others ignore it.
-                text = self.tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
-                )
-            except Exception as error:  # jinja2 raises what the template's author chose
-                raise PromptError(f"the tokenizer's chat template refused the messages: {error}") from error
+            text = self._chat(user)
         else:
             text = "\n\n".join(filter(None, [template.system, user])) + "\n\n"
         if text.count(_DOCUMENT) != 1:
             raise PromptError("the chat template does not show the user message exactly once")
         before, _, after = text.partition(_DOCUMENT)
         return before, after
+
+    def _chat(self, user: str) -> str:
+        """What the chat template makes of the messages, up to where the answer begins, with nothing left to think."""
+        system, error = self.template.system, None
+        tries = [[("system", system), ("user", user)]] if system else []
+        # Some templates refuse a system message (Gemma 2), some drop it: then the user says it.
+        tries.append([("user", f"{system}\n\n{user}" if system else user)])
+        for messages in tries:
+            try:
+                # `enable_thinking` is what Qwen3-like templates read; others ignore it.
+                text = self.tokenizer.apply_chat_template(
+                    [{"role": role, "content": content} for role, content in messages],
+                    add_generation_prompt=True,
+                    tokenize=False,
+                    enable_thinking=False,
+                )
+            except Exception as refused:  # jinja2 raises what the template's author chose
+                error = error or refused
+                continue
+            if system.strip() in text:
+                thinks = text.rpartition(_THINK)[2] if _THINK in text else _THOUGHT
+                return str(text) if _THOUGHT in thinks else f"{text.rstrip()}\n\n{_THOUGHT}\n\n"
+        raise PromptError(f"the tokenizer's chat template refused the messages: {error or 'it drops them'}") from error
 
     def _prefix_ids(self, text: str) -> tuple[int, ...]:
         ids = self._encode_trusted(text)

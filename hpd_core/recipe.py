@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hpd_core import object_store
 from hpd_core.settings import (
     DecoderSpec,
     DecodeSettings,
@@ -141,10 +142,17 @@ def folder_of(adapter: str) -> Path:
 
 def recipe_of(model: ModelSpec) -> Recipe | None:
     """What the model's adapter, or its fully fine-tuned directory, was trained for; None for a model as published."""
+    folder = beside_weights(model)
+    return Recipe.read(folder) if model.adapter or (folder / FILE).is_file() else None
+
+
+def beside_weights(model: ModelSpec) -> Path:
+    """Folder of what lies with the model's adapter, or with its weights: recipe, calibration. It need not exist."""
     if model.adapter:
-        return Recipe.read(folder_of(model.adapter))
-    source = Path(model.source).expanduser()
-    return Recipe.read(source) if (source / FILE).is_file() else None
+        return folder_of(model.adapter)
+    if object_store.is_remote(model.source):
+        return object_store.as_directory(model.source, weights=False)
+    return Path(model.source).expanduser()
 
 
 def notice_of(model: ModelSpec) -> str:

@@ -141,6 +141,8 @@ class ModelSpec:
     trust_remote_code: whether code that comes with the model may run.
     adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
         it otherwise than it was trained is refused (see `recipe.py`).
+    long_context: of two sets of RoPE factors (longrope: Phi-3-128k, Phi-4-mini), False takes those for short texts and
+        cuts documents to their length, True those for long texts, for every document of a job.
     template: wording that suits the model, for whoever gives none; None for the default one.
     notice: terms that whoever loads the model is told, such as the licence of its training data; see recipe.notice_of.
     """
@@ -152,6 +154,7 @@ class ModelSpec:
     prompting: Prompting = Prompting.CHAT
     install: str = ""
     trust_remote_code: bool = False
+    long_context: bool = False
     adapter: str = ""
     template: PromptTemplate | None = None
     notice: str = ""
@@ -289,6 +292,8 @@ class DecoderSpec:
             facts["confidence"] = self.confidence.facts()
         for key in ("name", "install", "template", "notice"):
             facts["model"].pop(key)
+        if not self.model.long_context:  # as before there was any: old outputs can be resumed
+            facts["model"].pop("long_context")
         from hpd_core import recipe, source  # they build on this file
 
         # Where weights and adapters lie does not decide answers, what is in them does.

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hpd_core.settings import AUTO, SIZES, DecodeSettings
 
 #: Numbers of rows that are tried: a step is one of these.
@@ -105,11 +107,8 @@ def kv_bytes_per_token(config: Any, itemsize: int) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping, under this control group's limit; 0 where the system does not say."""
-    free = 0
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    """Bytes that can be had without swapping, under this control group's limit, of which psutil knows nothing."""
+    free = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # "max" where there is no limit
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpd_core import recipe
+from hpd_core import checkpoint, object_store, recipe, supported
+from hpd_core.checkpoint import ModelNotFoundError
 from hpd_core.gguf import as_directory, check_cache
 from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
+from hpd_core.supported import UnsupportedModelError
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
 #: anybody's configuration files.
 NAMED_MODELS_GROUP = "hpd_core.models"
-
-
-class ModelNotFoundError(FileNotFoundError):
-    """The files of a model are not where its spec says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def model_spec(model: str | ModelSpec, named: Mapping[str, ModelSpec] | None = N
 def check_present(spec: ModelSpec) -> Path:
     """Where a model's file or directory should be; raises ModelNotFoundError that says how to get what is missing.
 
-    A hub id is not looked up: its path does not exist.
+    A hub id and a directory in an object store are not looked up: their path does not exist.
     """
     path = _in_package(spec) if spec.source.startswith("package:") else Path(spec.source).expanduser()
     if path.suffix == ".gguf" and not path.is_file():
@@ -76,6 +74,8 @@ def identity(spec: ModelSpec) -> str:
 
     Of each weight file its size, first and last MiB: whole checkpoints would take minutes to read.
     """
+    if object_store.is_remote(spec.source):
+        return object_store.identity(spec.source, but=recipe.CALIBRATION)
     path = check_present(spec)
     if path.is_dir():
         about = recipe.CALIBRATION  # lies beside the weights and does not decide them
@@ -99,30 +99,40 @@ def identity(spec: ModelSpec) -> str:
     return f"sha256:{digest.hexdigest()[:16]}"
 
 
-def locate(spec: ModelSpec) -> ModelFiles:
-    """Finds the files of `spec`; raises ModelNotFoundError that says how to get them, or what `as_directory` raises."""
+def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
+    """Finds the files of `spec`; raises ModelNotFoundError that says how to get them, UnsupportedModelError, or what
+    `as_directory` raises. weights: False where configuration and tokenizer are enough."""
+    code = {"trust_remote_code": spec.trust_remote_code}  # said, or transformers asks a terminal that nobody reads
+    if object_store.is_remote(spec.source):
+        return ModelFiles(str(object_store.as_directory(spec.source, weights=weights)), code)
     path = _found(spec)
     if path.suffix == ".gguf":
         path = as_directory(path)
-    trust = {"trust_remote_code": True} if spec.trust_remote_code else {}
     if path.is_dir():
-        return ModelFiles(str(path), trust)
-    return ModelFiles(spec.source, {"revision": spec.revision or "main", **trust})
+        return ModelFiles(str(path), code)
+    return ModelFiles(spec.source, {"revision": spec.revision or "main", **code})
 
 
-def check_loadable(spec: ModelSpec) -> None:
-    """Raises what `locate` would raise on this machine, without converting or downloading anything."""
+def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None) -> None:
+    """Raises what `locate` would raise on this machine, without converting or downloading anything, and SettingsError
+    where so many copies of the weights need more than `free` bytes; None leaves that out."""
+    if object_store.is_remote(spec.source):
+        object_store.check(spec.source)
+        return
     path = _found(spec)
     if path.suffix == ".gguf":
         check_cache(path)
+    elif path.is_dir() and free is not None:
+        dtype = "float32" if spec.dtype == "auto" else spec.dtype
+        checkpoint.check_memory(spec.name, path, dtype, free, where="this machine", copies=copies)
 
 
 def _found(spec: ModelSpec) -> Path:
-    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing."""
+    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing,
+    UnsupportedModelError where a directory's configuration says that it cannot be decoded."""
     path = check_present(spec)
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelNotFoundError(f"model {spec.name!r}: directory {path} has no config.json")
+        checkpoint.check_directory(spec.name, path)
     elif path.suffix != ".gguf" and (
         path.is_absolute() or spec.source.count("/") != 1 or spec.source.startswith((".", "package:"))
     ):
@@ -147,16 +157,41 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
+    with _explained(files):
+        tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
     if not tokenizer.is_fast:
         raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
     return tokenizer
 
 
 def load_config(files: ModelFiles) -> Any:
+    """Raises ModelNotFoundError for what is not there, SettingsError for code that is not trusted,
+    UnsupportedModelError for an architecture that transformers does not know."""
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(files.path, **files.arguments)
+    with _explained(files):
+        return AutoConfig.from_pretrained(files.path, **files.arguments)
+
+
+@contextmanager
+def _explained(files: ModelFiles) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        token = "" if Path(files.path).is_dir() else "; a gated or private model needs a token in HF_TOKEN"
+        raise ModelNotFoundError(f"model {files.path}: {_first_line(error)}{token}") from error
+    except (ValueError, KeyError) as error:
+        if "trust_remote_code" in str(error):
+            raise SettingsError(
+                f"model {files.path} brings code of its own, which runs only if you trust it: trust_remote_code: true"
+            ) from error
+        if "does not recognize this architecture" in str(error):
+            raise UnsupportedModelError(f"model {files.path}: {_first_line(error)}") from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
@@ -172,10 +207,17 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def context_length(config: Any) -> int:
-    """Positions that the model was made for."""
+def context_length(config: Any, *, long_context: bool = False) -> int:
+    """Positions that may be used: those the model was made for; under longrope those of its short factors, so that no
+    forward pass ever takes the others, unless `long_context` fixes the long ones.
+
+    Raises SettingsError where the model does not say, or has no long factors that could be asked for.
+    """
     text = config.get_text_config()
     length = getattr(text, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise SettingsError(f"model type {config.model_type!r} names no max_position_embeddings")
-    return length
+    short = supported.original_length(config.to_dict())
+    if long_context and short is None:
+        raise SettingsError(f"long_context: model type {config.model_type!r} has no RoPE factors for long texts")
+    return length if short is None or long_context else min(short, length)

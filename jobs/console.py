@@ -20,6 +20,7 @@ from hpd_core import recipe
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.supported import UnsupportedModelError
 from pipeline.job import JobError
 from pipeline.lease import LeaseError
 from pipeline.storage import StorageError, StoreUnavailableError
@@ -28,7 +29,17 @@ P = ParamSpec("P")
 
 #: What may go away by itself, so that the same command is to be tried again.
 _PASSING = (StoreUnavailableError, LeaseError)
-_TO_MEND = (JobError, LeaseError, StorageError, SettingsError, SchemaError, PromptError, FileNotFoundError)
+#: Errors that say what the user must change.
+_TO_MEND = (
+    JobError,
+    LeaseError,
+    StorageError,
+    SettingsError,
+    SchemaError,
+    PromptError,
+    UnsupportedModelError,
+    FileNotFoundError,
+)
 
 
 class Exit(IntEnum):
@@ -99,16 +110,9 @@ def exit_of(error: BaseException) -> Exit | None:
         return Exit.INTERRUPTED
     if isinstance(error, TerminatedError):
         return Exit.INCOMPLETE
-    if not isinstance(error, _to_mend()):
+    if not isinstance(error, _TO_MEND):
         return None
     return Exit.INCOMPLETE if isinstance(error, _PASSING) else Exit.INPUT
-
-
-def _to_mend() -> tuple[type[Exception], ...]:
-    """Errors that say what the user must change."""
-    # Its module brings torch. Nobody has raised the error where nobody has imported it.
-    model = sys.modules.get("hpd_core.model")
-    return (*_TO_MEND, model.UnsupportedModelError) if model is not None else _TO_MEND
 
 
 def run_alone(function: Callable[..., None]) -> None:

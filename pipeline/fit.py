@@ -6,6 +6,7 @@ import math
 import os
 import sys
 
+from hpd_core.sizing import free_memory
 from hpd_core.source import check_loadable
 from pipeline.job import JobError, JobSpec, Pool
 
@@ -59,4 +60,5 @@ def check_machine(job: JobSpec) -> None:
         return
     check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
     if job.encoder_factory is None:
-        check_loadable(job.decoder.model)
+        free = free_memory() if not job.pool.gpus else None  # a GPU's own memory: seen in the actor
+        check_loadable(job.decoder.model, copies=job.pool.max_size, free=free)

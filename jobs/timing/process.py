@@ -13,13 +13,14 @@ from typing import Any
 from hpd_core.prompt import PromptError
 from hpd_core.settings import DecoderSpec, SettingsError
 from hpd_core.sizing import free_memory
+from hpd_core.supported import UnsupportedModelError
 from jobs.timing.engines import Engine
 from jobs.timing.work import Order
 from pipeline.job import JobError
 
 #: Share of the free memory that engines may take which are kept between their turns.
 KEPT_SHARE = 0.6
-_MENDABLE = (SettingsError, PromptError, FileNotFoundError)
+_MENDABLE = (SettingsError, PromptError, UnsupportedModelError, FileNotFoundError)
 
 
 class EngineFailed(RuntimeError):
@@ -95,8 +96,7 @@ def _serve(pipe: Connection, order: Order | Roof | Probe) -> None:
     except (EOFError, ConnectionError, KeyboardInterrupt):
         pass  # whoever asked is gone, and says itself why
     except Exception as error:
-        # The one error of the list whose module brings torch.
-        if isinstance(error, _MENDABLE) or type(error).__name__ == "UnsupportedModelError":
+        if isinstance(error, _MENDABLE):
             pipe.send(("mendable", str(error)))
             return
         traceback.print_exc()

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hpd_core import gguf
+from hpd_core import folders, gguf
 from hpd_core.folders import unwritable
 from hpd_core.settings import ModelSpec, SettingsError
 from hpd_core.source import check_loadable, locate
@@ -41,6 +41,6 @@ def test_what_is_unpacked_already_needs_no_cache_that_can_be_written(tmp_path, m
     monkeypatch.setattr(gguf, "_convert", lambda file, folder: (folder / "config.json").write_text("{}"))
     unpacked = locate(ModelSpec(str(model))).path
     assert [p.name for p in (tmp_path / "cache/hpd-gguf").iterdir() if p.is_dir()] == [os.path.basename(unpacked)]
-    monkeypatch.setattr(gguf, "unwritable", lambda folder: "read-only")
+    monkeypatch.setattr(folders, "unwritable", lambda folder: "read-only")
     check_loadable(ModelSpec(str(model)))
     assert locate(ModelSpec(str(model))).path == unpacked

@@ -1,42 +1,16 @@
-"""What the decoder refuses, by message: a model whose answers would be wrong must not be loaded in silence."""
+"""What is refused while decoding, should no check at load have seen it; see test_families.py for those."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Lfm2Config,
-    Llama4TextConfig,
-    LlamaConfig,
-    MambaConfig,
-    PhimoeConfig,
-    T5Config,
-)
+from transformers import AutoModelForCausalLM, PhimoeConfig
 
 from hpd_core.decode import Decoder
-from hpd_core.model import Model, UnsupportedModelError, _refuse
+from hpd_core.model import Model, UnsupportedModelError
 from hpd_core.rows import Counts
 from hpd_core.settings import DecodeSettings
 from tests.core.tiny import STOP_IDS, VOCABULARY, prompts_of
-
-_ROPE = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
-
-
-@pytest.mark.parametrize(
-    "config, reason",
-    [
-        (T5Config(), "encoder-decoder"),
-        (MambaConfig(), "recurrent layers"),
-        (Lfm2Config(layer_types=["conv", "full_attention"] * 16), "not plain attention: conv"),
-        (Llama4TextConfig(), "not plain attention: chunked_attention"),
-        (LlamaConfig(rope_parameters={"rope_type": "dynamic", **_ROPE}), "'dynamic' RoPE scaling"),
-    ],
-    ids=lambda x: getattr(x, "model_type", ""),
-)
-def test_refused_before_any_weight_is_loaded(config, reason):
-    with pytest.raises(UnsupportedModelError, match=reason):
-        _refuse(config)
 
 
 def test_a_window_kept_to_the_models_own_mask_is_refused():

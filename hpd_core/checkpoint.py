@@ -1,0 +1,102 @@
+"""What lies in a model's directory, read without torch: are its weights there, of a kind that is safe to read, and do
+they fit into memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hpd_core import supported
+from hpd_core.settings import SettingsError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+#: Files of pickled weights, which run whatever code they hold when they are read.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_CONVERT = (
+    "python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d = 'DIRECTORY'; "
+    "M.from_pretrained(d, use_safetensors=False).save_pretrained('NEW'); T.from_pretrained(d).save_pretrained('NEW')\""
+)
+
+
+class ModelNotFoundError(FileNotFoundError):
+    """The files of a model are not where its spec says."""
+
+
+def check_directory(name: str, folder: Path) -> None:
+    """Raises ModelNotFoundError for what is missing in a Hugging Face directory, UnsupportedModelError for a model that
+    cannot be decoded exactly. name: of the model, for the message."""
+    check_names(name, str(folder), (p.name for p in folder.iterdir()))
+    facts = _read(name, folder / "config.json")
+    if (folder / INDEX).is_file():
+        mapped = _read(name, folder / INDEX).get("weight_map")
+        shards = set(mapped.values()) if isinstance(mapped, dict) else set()
+        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if missing:
+            raise ModelNotFoundError(
+                f"model {name!r}: directory {folder} lacks {len(missing)} of its {len(shards)} files of weights: "
+                f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}"
+            )
+    supported.refuse(facts)
+
+
+def check_names(name: str, where: str, names: Iterable[str]) -> None:
+    """Raises ModelNotFoundError where a directory of these files holds no configuration or no safetensors."""
+    names = set(names)
+    if "config.json" not in names:
+        raise ModelNotFoundError(f"model {name!r}: directory {where} has no config.json")
+    if names & {WEIGHTS, INDEX}:
+        return
+    pickles = sorted(n for n in names if n.endswith(PICKLES) and n != "training_args.bin")
+    if pickles:
+        raise ModelNotFoundError(
+            f"model {name!r}: directory {where} holds pickled weights ({pickles[0]}), which run whatever code they "
+            f"hold when they are read. If you trust them, convert them to safetensors: {_CONVERT}"
+        )
+    raise ModelNotFoundError(f"model {name!r}: directory {where} has no weights: neither {WEIGHTS} nor {INDEX}")
+
+
+def parameters(folder: Path) -> int:
+    """Numbers in the directory's safetensors, by their headers; 0 where there are none."""
+    return sum(_in_file(file) for file in folder.glob("model*.safetensors"))
+
+
+def check_memory(name: str, folder: Path, dtype: str, free: int, *, where: str, copies: int = 1) -> None:
+    """Raises SettingsError with the numbers where `copies` of the weights in `dtype` need more than `free` bytes.
+
+    where: the memory meant, as in "this machine". KV and activations come on top and are not counted.
+    """
+    count = parameters(folder)
+    needed = count * _BYTES[dtype]
+    if needed * copies <= free:
+        return
+    times = f" for each of {copies} actors, {_gib(needed * copies)} in all," if copies > 1 else ""
+    less = "; model.dtype bfloat16 takes half" if _BYTES[dtype] == 4 else ""
+    fewer = "; fewer actors (pool) take less" if copies > 1 else ""
+    raise SettingsError(
+        f"model {name!r} does not fit: its {count / 1e6:,.0f} million parameters take {_gib(needed)} in {dtype}{times} "
+        f"and {where} has {_gib(free)} free{less}{fewer}"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def _in_file(file: Path) -> int:
+    with file.open("rb") as f:
+        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+
+
+def _read(name: str, path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelNotFoundError(f"model {name!r}: {path}: {type(error).__name__}: {error}") from error
+    if not isinstance(facts, dict):
+        raise ModelNotFoundError(f"model {name!r}: {path} holds no JSON object")
+    return facts

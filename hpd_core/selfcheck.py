@@ -1,0 +1,129 @@
+"""A loaded model, run on a dozen tokens: does it mix tokens only where the plan of a step says?
+
+Four facts make Hyper-Parallel Decoding exact, whatever a model is called, and each is one forward pass here:
+
+1. Every layer's attention goes through the function that is registered with transformers, once per layer.
+2. Nothing else mixes tokens: where no other token sees one, changing it, or its position, moves none of the others.
+3. Positions decide, memory order does not: the same tokens in another order give the same logits.
+4. That attention, under the causal mask, is the model's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hpd_core.supported import UnsupportedModelError
+
+_TOKENS = 12
+_ORDER = (3, 0, 7, 1, 11, 4, 2, 9, 5, 10, 8, 6)
+_CHANGED = 2  # early, so that a recurrent state carries the change on
+#: Largest relative difference between two ways to the same logits. Rounding stays far below, a wrong model far above.
+_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+
+
+@dataclass(slots=True)
+class DensePlan:
+    """Attention of one forward pass under a mask [T, T]: query row sees key column. Nothing is kept."""
+
+    sees: Tensor
+    layers: list[int] = field(default_factory=list)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        layer: int,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
+        self.layers.append(layer)
+        group = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        weights = torch.softmax(scores.masked_fill(~self.sees, float("-inf")), -1)
+        return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+#: ids [T], positions [T], plan -> logits [T, vocabulary] of every token.
+Forward = Callable[[Tensor, Tensor, DensePlan], Tensor]
+
+
+@torch.inference_mode()
+def check(
+    kind: str,
+    forward: Forward,
+    native: Callable[[Tensor], Tensor],
+    *,
+    vocabulary: int,
+    context: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Raises UnsupportedModelError naming the first of the four facts that does not hold.
+
+    native: ids [T] -> logits [T, vocabulary] of transformers' own attention. context: positions that may be used.
+    """
+    where = f"{kind!r} cannot be decoded exactly"
+    ids = torch.tensor([(13 + 7919 * n) % vocabulary for n in range(_TOKENS)], device=device)
+    line = torch.arange(_TOKENS, device=device)
+    causal, others = line[:, None] >= line, line != _CHANGED
+    unseen = causal & (others[None, :] | ~others[:, None])  # nobody sees the changed token but itself
+    tolerance = _TOLERANCE.get(dtype, 0.1)
+
+    plan = DensePlan(unseen)
+    base = forward(ids, line, plan)
+    if not plan.layers:
+        raise UnsupportedModelError(f"{where}: its attention does not go through transformers' AttentionInterface")
+    if len(set(plan.layers)) < len(plan.layers):
+        twice = next(n for n in plan.layers if plan.layers.count(n) > 1)
+        raise UnsupportedModelError(f"{where}: attention layer {twice} runs more than once in a forward pass")
+    changed, moved = ids.clone(), line.clone()
+    changed[_CHANGED] = (changed[_CHANGED] + 1) % vocabulary
+    moved[_CHANGED] = context - 1
+    if _worst(forward(changed, line, DensePlan(unseen))[others], base[others]) > tolerance:
+        raise UnsupportedModelError(
+            f"{where}: a token reaches others by another way than attention (a recurrent state, a convolution), which "
+            f"follows memory order and not positions"
+        )
+    if _worst(forward(ids, moved, DensePlan(unseen))[others], base[others]) > tolerance:
+        raise UnsupportedModelError(f"{where}: the position of one token changes what is computed for others")
+
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    apart = _typical if is_half else _worst  # in half precision one row may cross an edge: another expert, say
+    spread = line + line // 4 * min(5, context // _TOKENS - 1)  # with gaps, as the layout of that name has
+    order = torch.tensor(_ORDER, device=device)
+    ordered = forward(ids, spread, DensePlan(causal))
+    shuffled = forward(ids[order], spread[order], DensePlan(causal[order][:, order]))
+    if apart(shuffled, ordered[order]) > tolerance:
+        raise UnsupportedModelError(
+            f"{where}: its answers depend on the order of tokens in memory beside their positions"
+        )
+    if apart(forward(ids, line, DensePlan(causal)), native(ids)) > tolerance:
+        raise UnsupportedModelError(
+            f"{where}: its own attention is not that which it asks for through transformers' AttentionInterface"
+        )
+
+
+def _apart(got: Tensor, expected: Tensor) -> Tensor:
+    """[T] largest difference of each row of logits, relative to the largest logit; infinite where one is NaN."""
+    difference = (got.double() - expected.double()).abs().amax(-1) / expected.double().abs().amax().clamp_min(1e-30)
+    return difference.nan_to_num(math.inf)
+
+
+def _worst(got: Tensor, expected: Tensor) -> float:
+    return float(_apart(got, expected).max())
+
+
+def _typical(got: Tensor, expected: Tensor) -> float:
+    return float(_apart(got, expected).median())

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,11 +16,13 @@ from hpd_core.rows import RowStatus
 from pipeline.block import explain
 from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
-from pipeline.manifest import JOB, UNITS, OutputFolder, UnitRecord
+from pipeline.manifest import JOB, SEGMENTS, UNITS, OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.plan import PlannedFile
+from pipeline.record import Segment, UnitRecord
 from pipeline.resume import RUN, differences, marks
 from pipeline.summary import METRICS_FILE
+from pipeline.totals import unequal
 
 _THREADS = 16
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
@@ -68,20 +69,24 @@ def read_books(output: OutputFolder) -> Books:
     """Reads and checks the bookkeeping of the output. Raises `JobError` where the folder is not a job's output, and
     `StorageError` where the store cannot be read."""
     books = Books(output, output.is_finished())
-    names = output.record_names()
+    names, parts = output.record_names(), output.segment_names()
     run, job = (output.storage.read(output.path(name)) for name in (RUN, JOB))
-    if run is None and job is None and not names:
+    if run is None and job is None and not names and not parts:
         raise JobError(f"{output.uri}: not the output of a job: it has neither {RUN} nor _manifest")
     books.run = _json(books, RUN, run)
     _read_schema(books)
-    manifests = _manifests(books, names)
+    manifests, folded = _manifests(books, names), _folded(books, parts)
     if books.finished:
         books.job = _json(books, JOB, job)
-        _finished(books, manifests, names)
+        if "segments" in books.job:
+            _listed_by_segments(books, folded, manifests)
+        else:
+            _finished(books, manifests, names)
+        _read_plan(books)
     else:
         known = marks(books.run) if books.run.get("fingerprint") else None
         # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
-        records = [manifests[name] for name in sorted(manifests)]
+        records = output.read_records() if parts else [manifests[name] for name in sorted(manifests)]
         books.records = [record for record in records if known is None or record.fingerprint in known]
         books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
     _check_records(books)
@@ -143,9 +148,48 @@ def _manifests(books: Books, names: Iterable[str]) -> dict[str, UnitRecord]:
     return found
 
 
+def _folded(books: Books, names: Iterable[str]) -> dict[str, Segment]:
+    """The segments that can be read, by name."""
+    found: dict[str, Segment] = {}
+    for name in sorted(names):
+        raw = books.output.storage.read(books.output.segment(name))
+        try:
+            if raw is not None:
+                found[name] = Segment.from_parquet(name, raw)
+        except (*_UNREADABLE, pa.ArrowException) as e:
+            books.damage(f"{SEGMENTS}/{name}.parquet", f"cannot be read: {explain(e)}")
+    return found
+
+
+def _listed_by_segments(books: Books, folded: Mapping[str, Segment], manifests: Mapping[str, UnitRecord]) -> None:
+    """Fills in the records of the segments that the job manifest names. A unit's own manifest, which a late worker may
+    have left beside one, must speak of the same data."""
+    for number, facts in enumerate(books.job["segments"]):
+        try:
+            name, units = str(facts["name"]), int(facts["units"])
+        except _UNREADABLE as e:
+            books.damage(JOB, f"segments[{number}] cannot be read: {explain(e)}")
+            continue
+        where, segment = f"{SEGMENTS}/{name}.parquet", folded.get(name)
+        if segment is None:
+            if not any(f.file == books.output.path(where) for f in books.findings):
+                books.damage(where, "is missing, and the job manifest lists it")
+            continue
+        if Segment.of(segment.records).name != name or len(segment.records) != units:
+            books.damage(where, "holds other records than it was written with")
+        books.records += segment.records
+    listed = {r.object: r for r in books.records}
+    for name, own in sorted(manifests.items()):
+        other = listed.get(name)
+        if other is None:
+            books.damage(f"{UNITS}/{name}.json", "is not in the job manifest", own.unit)
+        elif not other.is_merged and (own.unit.key, own.sha256) != (other.unit.key, other.sha256):
+            books.damage(f"{UNITS}/{name}.json", "is of other data than the job manifest lists", own.unit)
+
+
 def _record(facts: Any) -> UnitRecord:
     """One unit's manifest, its numbers looked at as well; raises one of `_UNREADABLE`."""
-    record = UnitRecord.from_json(json.dumps({k: v for k, v in facts.items() if k != "data"}))
+    record = UnitRecord.from_dict({k: v for k, v in facts.items() if k != "data"})
     counts = [*record.metrics.rows.values(), *record.metrics.values.values(), *record.metrics.decode.as_dict().values()]
     numbers = [record.size, record.unit.start, record.unit.stop, *counts, *record.metrics.seconds.values()]
     if not all(isinstance(n, int | float) for n in numbers):
@@ -183,6 +227,9 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
         books.damage(JOB, "has no list of objects")
     for name in sorted(set(manifests) - {r.object for r in books.records}):
         books.damage(f"{UNITS}/{name}.json", "is not in the job manifest", manifests[name].unit)
+
+
+def _read_plan(books: Books) -> None:
     if "plan" in books.job:
         try:
             books.plan = [PlannedFile.from_dict(facts) for facts in books.job["plan"]]
@@ -240,23 +287,5 @@ def _check_metrics(books: Books) -> None:
     if stored.get("complete") is not True:
         books.damage(METRICS_FILE, "does not say that the output is complete")
     sums = {name: getattr(metrics, name) for name in ("rows_in", "rows_ok", "rows_error")} | metrics.as_dict()
-    for line in _unequal(stored, {"units": len(books.records)} | sums):
+    for line in unequal(stored, {"units": len(books.records)} | sums):
         books.damage(METRICS_FILE, line)
-
-
-def _unequal(stored: Mapping[str, Any], wanted: Mapping[str, Any], path: str = "") -> list[str]:
-    """One line per number that is not the units' sum. A count that an older version did not know yet is 0; seconds are
-    rounded in each unit."""
-    lines: list[str] = []
-    for key, sum_ in wanted.items():
-        value = stored.get(key, {} if isinstance(sum_, Mapping) else 0)
-        where = f"{path}.{key}".lstrip(".")
-        if isinstance(sum_, Mapping) and isinstance(value, Mapping):
-            lines += _unequal(value, sum_, where)
-            lines += [f"{where}.{k} is {value[k]}, which no unit counts" for k in value if k not in sum_ and value[k]]
-        elif isinstance(sum_, float) and isinstance(value, int | float):
-            if not math.isclose(value, sum_, rel_tol=1e-4, abs_tol=1e-3):
-                lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
-        elif value != sum_:
-            lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
-    return lines

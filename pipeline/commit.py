@@ -26,8 +26,9 @@ from pipeline.block import (
     first_text,
     unit_of,
 )
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
+from pipeline.record import UnitRecord
 from pipeline.storage import StorageError
 from pipeline.units import Unit
 

@@ -20,8 +20,8 @@ from pipeline.commit import FACTS
 from pipeline.equality import first_difference, shown
 from pipeline.file_rows import FileRows, stride_of
 from pipeline.findings import Extent, Finding, FindingKind
-from pipeline.manifest import UnitRecord
 from pipeline.partitions import with_partitions
+from pipeline.record import UnitRecord
 from pipeline.schema import conform
 from pipeline.units import Unit
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pipeline.actor import DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.exports import Exports
+from pipeline.folding import Folding
 from pipeline.job import JobSpec, Progress
 from pipeline.ledger import Attempt, wasted
-from pipeline.manifest import UnitRecord
 from pipeline.metrics import total
 from pipeline.prepare import Prepared
+from pipeline.record import UnitRecord
 from pipeline.rounds import Rounds, Work
 from pipeline.stream import Stages, cluster, read_ledger, receipts, start_ledger
 from pipeline.tokenize import TokenizeStage
@@ -62,9 +63,10 @@ def drive(
     with cluster(job.ray_address, job.num_cpus, job.pool):
         report = _Report(prepared, [*kept, *work.committed], started, progress)
         report("running")
+        folding = Folding(prepared.output, [*kept, *work.committed])
         begun_at, ledger = time.monotonic(), start_ledger()
         while rounds.waiting and not _spent(job, started):
-            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, started)}
+            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, folding, started)}
             attempts = read_ledger(ledger)
             work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
             for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
@@ -86,11 +88,18 @@ def drive(
 
 
 def _round(
-    rounds: Rounds, prepared: Prepared, fingerprint: str, ledger: object, report: _Report, started: float
+    rounds: Rounds,
+    prepared: Prepared,
+    fingerprint: str,
+    ledger: object,
+    report: _Report,
+    folding: Folding,
+    started: float,
 ) -> Iterable[Receipt]:
     """Receipts of one round, until the budget is spent."""
     for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
         report.take(receipt, rounds.number)
+        folding.add(receipt.record)
         yield receipt
         if _spent(prepared.job, started):
             return

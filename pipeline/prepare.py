@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from pipeline.fit import check_machine
 from pipeline.job import JobError, JobSpec
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OutputColumns, check_names, output_schema
 from pipeline.plan import Plan, make_plan
+from pipeline.record import UnitRecord
 from pipeline.resume import RUN, check_run, job_facts, lost_rows, marks, remaining, resolve, run_facts, select
 from pipeline.storage import Storage
 from pipeline.units import Unit

@@ -13,8 +13,9 @@ import pyarrow as pa
 from hpd_core import recipe
 from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION
+from pipeline.record import UnitRecord
 from pipeline.units import InputFile, Unit, uncovered
 
 RUN = "run.json"

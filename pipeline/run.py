@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
 from pipeline.job import JobSpec, Progress, RunSummary
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
 from pipeline.prepare import Prepared, check_start, prepare
 from pipeline.promise import rows_committed
+from pipeline.record import UnitRecord
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
 from pipeline.storage import StorageError

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.job import RunSummary
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.promise import PromiseError
+from pipeline.record import UnitRecord
 
 METRICS_FILE = "metrics.json"
 

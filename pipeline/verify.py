@@ -16,7 +16,8 @@ from pipeline.coverage import Inputs, check_coverage, check_inputs, current_inpu
 from pipeline.data_file import Source, check_data_file
 from pipeline.file_rows import FileRows
 from pipeline.findings import Extent, Finding, FindingKind, Verification
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
+from pipeline.record import UnitRecord
 from pipeline.storage import Storage
 
 #: Input files worked on at once.

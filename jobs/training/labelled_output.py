@@ -18,9 +18,10 @@ from hpd_core.writing import written
 from jobs.training.labelled_table import batches, output_columns
 from jobs.training.tally import Known, Tally
 from pipeline.job import JobError, OutputOptions, RowFault
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION, OutputColumns
 from pipeline.reader import CatalogReader, python_rows
+from pipeline.record import UnitRecord
 from pipeline.resume import RUN
 from pipeline.storage import Storage, explained
 

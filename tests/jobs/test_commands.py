@@ -23,9 +23,9 @@ from jobs.cli import app
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import JobError, JobSpec, Progress, RunSummary
-from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
+from pipeline.record import UnitRecord
 from pipeline.resume import open_run
 from pipeline.storage import StorageError, StoreUnavailableError
 

@@ -14,9 +14,9 @@ from pipeline.actor import DecodeActor
 from pipeline.commit import Receipt
 from pipeline.drive import stages
 from pipeline.job import JobSpec, Pool, UnitCaps
-from pipeline.manifest import UnitRecord
 from pipeline.prepare import Prepared
 from pipeline.read import UnitSource
+from pipeline.record import UnitRecord
 from pipeline.rounds import Work
 from pipeline.units import Unit
 from tests.pipeline.fakes import PRODUCT, SPEC, ByteEncoder, HashDecoders, TitleReader, answer

@@ -6,6 +6,7 @@ import typer
 
 from jobs.benchmark import benchmark
 from jobs.calibrate import calibrate
+from jobs.compact import compact
 from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(extract)
 app.command()(validate)
 app.command()(verify)
+app.command()(compact)
 app.command()(evaluate)
 app.command()(calibrate)
 app.command()(compare)

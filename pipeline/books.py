@@ -3,7 +3,6 @@ metrics.json and the listing of data/. Nothing in data/ is opened here."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +18,8 @@ from pipeline.job import JobError
 from pipeline.manifest import JOB, SEGMENTS, UNITS, OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.plan import PlannedFile
-from pipeline.record import Segment, UnitRecord
-from pipeline.resume import RUN, differences, marks
+from pipeline.record import MERGED, Segment, UnitRecord
+from pipeline.resume import RUN, differences, marks, output_schema_of
 from pipeline.summary import METRICS_FILE
 from pipeline.totals import unequal
 
@@ -115,8 +114,7 @@ def _read_schema(books: Books) -> None:
     if not books.run:
         return
     try:
-        raw = base64.b64decode(books.run["output_schema_arrow"])
-        schema = pa.ipc.read_schema(pa.py_buffer(raw))
+        schema = output_schema_of(books.run)
         # What decoding adds begins with the column of the first attribute.
         first = books.run["facts"]["schemas"][0]["attributes"][0]["column"]
         books.input_columns, books.schema = schema.names.index(first), schema
@@ -256,21 +254,32 @@ def _check_records(books: Books) -> None:
 def _check_files(books: Books) -> None:
     """Every listed file is there with its size, and no other, hidden ones apart, which readers pass over."""
     sizes = books.output.storage.sizes(books.output.path("data"))
+    objects = {record.object for record in books.records}
+    left = sizes.keys() - {f"{record.data}.parquet" for record in books.records}
+    told: set[str] = set()
     for record in books.records:
-        name = f"{record.object}.parquet"
-        size = sizes.pop(name, None)
+        name, unit = f"{record.data}.parquet", "" if record.is_merged else record.unit
+        size = sizes.get(name)
+        books.present |= {record.object} if size is not None else set()
+        if name in told:  # a file of many units
+            continue
+        told.add(name)
         if size is None:
             # A rerun finds it missing as well, where the job has not ended.
             tell = books.damage if books.finished else books.incomplete
-            tell(f"data/{name}", "is missing", record.unit)
-            continue
-        books.present.add(record.object)
-        if size != record.size:
-            books.damage(f"data/{name}", f"has {size} bytes, not the {record.size} of its manifest", record.unit)
-    for name in sorted(sizes):
+            tell(f"data/{name}", "is missing", unit)
+        elif size != record.size:
+            books.damage(f"data/{name}", f"has {size} bytes, not the {record.size} of its manifest", unit)
+    for name in sorted(left):
+        stem = name.rpartition("/")[2].removesuffix(".parquet")
         if any(part.startswith((".", "_")) for part in name.split("/")):
             message = "is left over from a worker that was killed; readers pass over it, and it may be removed"
             books.findings.append(Finding(FindingKind.NOTE, books.output.path(f"data/{name}"), message))
+        elif books.finished and (MERGED in stem or stem in objects):
+            message = (
+                "is not listed: an `hpd compact` was cut off; run it again, until then readers find its rows twice"
+            )
+            books.incomplete(f"data/{name}", message)
         elif books.finished:
             books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
 

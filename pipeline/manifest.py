@@ -77,7 +77,9 @@ class OutputFolder:
             raise StorageError(f"{self.record(name)}: not a unit manifest ({e})") from e
 
     def read_segment(self, name: str) -> Segment | None:
-        raw = self.storage.read(self.segment(name))
+        return self._segment(name, self.storage.read(self.segment(name)))
+
+    def _segment(self, name: str, raw: bytes | None) -> Segment | None:
         try:
             return None if raw is None else Segment.from_parquet(name, raw)
         except _UNREADABLE as e:
@@ -91,15 +93,17 @@ class OutputFolder:
         records = {r.object: r for r in known if r.data in there}
         named = self._named() & parts if parts else set()
         with ThreadPoolExecutor(_THREADS) as threads:
-            # Those that job.json names come first. One segment after the other: not all of them at once in memory.
             rest: dict[str, UnitRecord] = {}
-            for segment in threads.map(self.read_segment, [*sorted(named), *sorted(parts - named)]):
+            order = [*sorted(named), *sorted(parts - named)]
+            # Read side by side, and made records one after the other: those of all segments at once are large.
+            for name, raw in zip(order, threads.map(self.storage.read, map(self.segment, order)), strict=True):
+                segment = self._segment(name, raw)
                 for record in segment.records if segment else ():
                     if record.object in records or record.data not in there:
                         continue
                     if not record.is_merged:
                         rest.setdefault(record.object, record)
-                    elif segment and segment.name in named:
+                    elif name in named:
                         records[record.object] = record
             own = threads.map(self.read_record, sorted((names & self._objects(there)) - set(records)))
             records |= {r.object: r for r in own if r is not None and r.data in there}

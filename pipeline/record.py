@@ -17,6 +17,8 @@ from pipeline.units import InputFile, Unit
 
 #: Records of one segment: 50,000 units are 50 objects to read.
 SEGMENT_UNITS = 1000
+#: In the names of data files that `hpd compact` wrote.
+MERGED = "-merged-"
 #: One row a record. Metrics stay JSON: their names grow with the versions of this program.
 _SEGMENT = pa.schema(
     [

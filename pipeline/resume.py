@@ -74,6 +74,11 @@ def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], sch
     return dict(json.loads(json.dumps(run)))
 
 
+def output_schema_of(run: Mapping[str, Any]) -> pa.Schema:
+    """The schema of every data file, as run.json has it. Raises KeyError, TypeError or ValueError where it has none."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(run["output_schema_arrow"])))
+
+
 def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lost: int, allow_mixed: bool) -> None:
     """Checks `run` (see `run_facts`) against what an earlier run `stored` in the output at `uri`.
 
@@ -88,9 +93,7 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
             "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
             + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
-    before, schema = (
-        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(r["output_schema_arrow"]))) for r in (stored, run)
-    )
+    before, schema = output_schema_of(stored), output_schema_of(run)
     if not before.equals(schema):
         changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
+from pipeline.compact import split_out
 from pipeline.job import JobSpec, Progress, RunSummary
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
@@ -43,12 +44,15 @@ def run(job: JobSpec, *, progress: ProgressCallback | None = None) -> RunSummary
 
     output.reopen()
     output.forget_lost()
+    kept = split_out(output, kept, dropped, prepared.schema)
+    apart = [record for record in dropped if record.is_merged]  # whose file is gone from here on
     work = _work(prepared, fingerprint, todo, kept, started, progress)
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
         raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
     kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
+    dropped = [*apart, *dropped]
     left = remaining(plan.units, kept)
     complete = _passes(job, bad) and _all_done(job, left, work.given_up)
     done = work_of(

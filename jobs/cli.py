@@ -13,6 +13,7 @@ from jobs.extract import extract
 from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
+from jobs.publish import publish
 from jobs.review import app as review
 from jobs.validate import validate
 from jobs.verify import verify
@@ -28,6 +29,7 @@ app.command()(extract)
 app.command()(validate)
 app.command()(verify)
 app.command()(compact)
+app.command()(publish)
 app.command()(evaluate)
 app.command()(calibrate)
 app.command()(compare)

@@ -18,10 +18,8 @@ from pipeline.job import JobError
 from pipeline.manifest import JOB, SEGMENTS, UNITS, OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.plan import PlannedFile
-from pipeline.record import MERGED, Segment, UnitRecord
+from pipeline.record import Segment, UnitRecord
 from pipeline.resume import RUN, differences, marks, output_schema_of
-from pipeline.summary import METRICS_FILE
-from pipeline.totals import unequal
 
 _THREADS = 16
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
@@ -32,8 +30,9 @@ class Books:
     """What the bookkeeping of an output says, as far as it can be read.
 
     finished: whether `_SUCCESS` is there. run: run.json. records: the units that make up the output, by object name.
-    present: objects of them whose data file is there. plan: None where the output is older than recorded plans.
-    schema: of every data file; inputs: its input columns, the first so many of it.
+    present: objects of them whose data file is there (see `cross_check`). plan: None where the output is older than
+    recorded plans. schema: of every data file; input_columns: so many of it, the first, are the input's. sources:
+    {column: its name in the input} of those that were renamed.
     """
 
     output: OutputFolder
@@ -45,7 +44,12 @@ class Books:
     plan: list[PlannedFile] | None = None
     schema: pa.Schema | None = None
     input_columns: int = 0
+    sources: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+
+    def source_of(self, column: str) -> str:
+        """Name of an input column as the input has it."""
+        return self.sources.get(column, column)
 
     @property
     def metrics(self) -> Metrics:
@@ -72,11 +76,11 @@ def read_books(output: OutputFolder) -> Books:
     run, job = (output.storage.read(output.path(name)) for name in (RUN, JOB))
     if run is None and job is None and not names and not parts:
         raise JobError(f"{output.uri}: not the output of a job: it has neither {RUN} nor _manifest")
-    books.run = _json(books, RUN, run)
+    books.run = read_json(books, RUN, run)
     _read_schema(books)
     manifests, folded = _manifests(books, names), _folded(books, parts)
     if books.finished:
-        books.job = _json(books, JOB, job)
+        books.job = read_json(books, JOB, job)
         if "segments" in books.job:
             _listed_by_segments(books, folded, manifests)
         else:
@@ -88,14 +92,10 @@ def read_books(output: OutputFolder) -> Books:
         records = output.read_records() if parts else [manifests[name] for name in sorted(manifests)]
         books.records = [record for record in records if known is None or record.fingerprint in known]
         books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
-    _check_records(books)
-    _check_files(books)
-    if books.finished:
-        _check_metrics(books)
     return books
 
 
-def _json(books: Books, name: str, raw: bytes | None) -> dict[str, Any]:
+def read_json(books: Books, name: str, raw: bytes | None) -> dict[str, Any]:
     """A bookkeeping file; empty, with a finding, where it is missing or no JSON object."""
     if raw is None:
         books.damage(name, "is missing")
@@ -118,6 +118,7 @@ def _read_schema(books: Books) -> None:
         # What decoding adds begins with the column of the first attribute.
         first = books.run["facts"]["schemas"][0]["attributes"][0]["column"]
         books.input_columns, books.schema = schema.names.index(first), schema
+        books.sources = dict(books.run.get("output_sources", {}))
     except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException) as e:
         books.damage(RUN, f"cannot be read: {explain(e)}")
 
@@ -210,7 +211,7 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
             continue
         books.records.append(listed)
         where = f"{UNITS}/{listed.object}.json"
-        if facts.get("data") != f"data/{listed.object}.parquet":
+        if facts.get("data") != f"data/{listed.data}.parquet":
             books.damage(JOB, f"objects[{number}] names the data file {facts.get('data')!r}", listed.unit)
         own = manifests.get(listed.object)
         if own is None and listed.object not in names:  # one that cannot be read is told already
@@ -233,68 +234,3 @@ def _read_plan(books: Books) -> None:
             books.plan = [PlannedFile.from_dict(facts) for facts in books.job["plan"]]
         except (KeyError, TypeError, ValueError) as e:
             books.damage(JOB, f"its plan cannot be read: {explain(e)}")
-
-
-def _check_records(books: Books) -> None:
-    known = marks(books.run) if books.run.get("fingerprint") else frozenset()
-    seen: set[str] = set()
-    for record in books.records:
-        where = f"{UNITS}/{record.object}.json"
-        if record.object in seen:
-            books.damage(JOB, f"lists {record.object} twice", record.unit)
-        seen.add(record.object)
-        if known and record.fingerprint not in known:
-            books.damage(where, f"its fingerprint {record.fingerprint} is not one of {RUN}'s", record.unit)
-        if record.object != record.unit.object_name(record.fingerprint):
-            books.damage(where, f"its unit's object is {record.unit.object_name(record.fingerprint)}", record.unit)
-        if record.metrics.rows_in != record.unit.rows:
-            books.damage(where, f"counts {record.metrics.rows_in} rows for {record.unit.rows}", record.unit)
-
-
-def _check_files(books: Books) -> None:
-    """Every listed file is there with its size, and no other, hidden ones apart, which readers pass over."""
-    sizes = books.output.storage.sizes(books.output.path("data"))
-    objects = {record.object for record in books.records}
-    left = sizes.keys() - {f"{record.data}.parquet" for record in books.records}
-    told: set[str] = set()
-    for record in books.records:
-        name, unit = f"{record.data}.parquet", "" if record.is_merged else record.unit
-        size = sizes.get(name)
-        books.present |= {record.object} if size is not None else set()
-        if name in told:  # a file of many units
-            continue
-        told.add(name)
-        if size is None:
-            # A rerun finds it missing as well, where the job has not ended.
-            tell = books.damage if books.finished else books.incomplete
-            tell(f"data/{name}", "is missing", unit)
-        elif size != record.size:
-            books.damage(f"data/{name}", f"has {size} bytes, not the {record.size} of its manifest", unit)
-    for name in sorted(left):
-        stem = name.rpartition("/")[2].removesuffix(".parquet")
-        if any(part.startswith((".", "_")) for part in name.split("/")):
-            message = "is left over from a worker that was killed; readers pass over it, and it may be removed"
-            books.findings.append(Finding(FindingKind.NOTE, books.output.path(f"data/{name}"), message))
-        elif books.finished and (MERGED in stem or stem in objects):
-            message = (
-                "is not listed: an `hpd compact` was cut off; run it again, until then readers find its rows twice"
-            )
-            books.incomplete(f"data/{name}", message)
-        elif books.finished:
-            books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
-
-
-def _check_metrics(books: Books) -> None:
-    """The totals in the job manifest and in metrics.json are the sums over the units."""
-    metrics = books.metrics
-    for name in ("rows_in", "rows_ok", "rows_error"):
-        if books.job and books.job.get(name) != getattr(metrics, name):
-            books.damage(JOB, f"{name} is {books.job.get(name)}, and its units have {getattr(metrics, name)}")
-    stored = _json(books, METRICS_FILE, books.output.storage.read(books.output.path(METRICS_FILE)))
-    if not stored:
-        return
-    if stored.get("complete") is not True:
-        books.damage(METRICS_FILE, "does not say that the output is complete")
-    sums = {name: getattr(metrics, name) for name in ("rows_in", "rows_ok", "rows_error")} | metrics.as_dict()
-    for line in unequal(stored, {"units": len(books.records)} | sums):
-        books.damage(METRICS_FILE, line)

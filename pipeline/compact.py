@@ -211,7 +211,13 @@ def split_out(
             for record in file.units:
                 table = rows.take(record.row, record.row + record.unit.rows).combine_chunks()
                 receipt = commit(
-                    output, record.unit, table, record.metrics, schema=schema, fingerprint=record.fingerprint
+                    output,
+                    record.unit,
+                    table,
+                    record.metrics,
+                    schema=schema,
+                    fingerprint=record.fingerprint,
+                    folder=posixpath.dirname(file.name),
                 )
                 assert receipt.record is not None
                 alone[record.object] = receipt.record

@@ -21,9 +21,9 @@ from pipeline.commit import FACTS
 from pipeline.equality import first_difference, shown
 from pipeline.file_rows import FileRows, digest_of, stride_of
 from pipeline.findings import Extent, Finding, FindingKind
+from pipeline.form import cast
 from pipeline.partitions import with_partitions
 from pipeline.record import UnitRecord
-from pipeline.schema import conform
 from pipeline.units import Unit
 
 
@@ -220,7 +220,7 @@ class _Check:
             if where < 0 or column in self.named:
                 continue
             try:
-                there = _one(conform(wanted, pa.schema([table.schema.field(where)])).column(0))
+                there = _one(self._as_stored(wanted, table.schema.field(where)))
             except (ValueError, pa.ArrowException) as e:
                 self.once(column, f"the source does not fit it: {explain(e)}{changed}", first, column, kind)
                 continue
@@ -229,6 +229,13 @@ class _Check:
             if at is not None:
                 message = f"is {shown(here[at])}, and {shown(there[at])} in {source.uri}{changed}"
                 self.once(column, message, first + at, column, kind)
+
+    def _as_stored(self, wanted: pa.Table, field_: pa.Field) -> pa.ChunkedArray:
+        """A column of the source as the output is to have it."""
+        name = self.books.source_of(field_.name)
+        if name in wanted.column_names:
+            return cast(wanted.column(name), field_.type)
+        return pa.chunked_array([pa.nulls(wanted.num_rows, field_.type)])
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

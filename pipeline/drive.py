@@ -40,7 +40,7 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
             deadline_seconds=job.pack_deadline_seconds,
             factory=job.decoder_factory,
         ),
-        commit=CommitStage(prepared.output, prepared.schema, fingerprint),
+        commit=CommitStage(prepared.output, prepared.form, fingerprint),
         pool=job.pool,
     )
 

@@ -4,6 +4,7 @@
 <output>/_manifest/units/<object>.json      record of one unit; a data file without a record does not count
 <output>/_manifest/segments/<name>.parquet  records of a thousand units, whose own manifests are then removed
 <output>/_manifest/job.json                 the units that make up the finished output, or the segments that hold them
+<output>/_symlink_format_manifest/          the data files that job.json lists: see pipeline.symlinks
 <output>/run.json, metrics.json, _SUCCESS
 
 Where one object has several records, one in a file of `hpd compact` that job.json lists goes first, then the unit's own
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline import symlinks
 from pipeline.metrics import total
 from pipeline.record import SEGMENT_UNITS, Segment, UnitRecord, segments
 from pipeline.storage import Storage, StorageError
@@ -251,6 +253,7 @@ class OutputFolder:
             listing = {"segments": [self.write_segment(part) for part in segments(kept)]}
             named = [part["name"] for part in listing["segments"]]
         self.write_json(JOB, {**listing, **notes})
+        symlinks.write(self.uri, self.storage, symlinks.texts((r.data for r in kept), self.path("data/")))
         # The records go first: without one a data file counts for nothing.
         self.remove(self._stray_records(kept, named))
         self.remove(self._stray_data(kept))

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.fit import check_machine
+from pipeline.form import StoredForm, stored_form
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder
 from pipeline.output import OutputColumns, check_names, output_schema
@@ -24,7 +25,7 @@ from pipeline.units import Unit
 class Prepared:
     """A job that was checked against its input and its output, with nothing written yet.
 
-    job: without `auto`. schema: of every output file. facts: what run.json is to say. stored: what it says, where an
+    job: without `auto`. form: how rows are stored. facts: what run.json is to say. stored: what it says, where an
     earlier run has committed something; a start that committed nothing binds nobody.
     """
 
@@ -33,9 +34,14 @@ class Prepared:
     output: OutputFolder
     plan: Plan
     columns: OutputColumns
-    schema: pa.Schema
+    form: StoredForm
     facts: dict[str, Any]
     stored: dict[str, Any] | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every data file."""
+        return self.form.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +73,13 @@ def prepare(job: JobSpec) -> Prepared:
     except ValueError as e:
         raise JobError(str(e)) from e
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
-    schema = output_schema(plan.schema, columns)
+    decoded = output_schema(plan.schema, columns)
     check_names(plan.schema.names, job.output_options.columns, columns.described())
+    form = stored_form(decoded, job.output_options, plan.files)
+    _check_attributes(form, columns)
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
-    facts = run_facts(job, job_facts(job, resolved), inputs, schema)
-    return Prepared(job, source, output, plan, columns, schema, facts, stored)
+    facts = run_facts(job, job_facts(job, resolved), inputs, form.schema, form.sources)
+    return Prepared(job, source, output, plan, columns, form, facts, stored)
 
 
 def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
@@ -93,6 +101,14 @@ def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
     if todo:
         output.check_writable()
     return Start(kept, dropped, todo)
+
+
+def _check_attributes(form: StoredForm, columns: OutputColumns) -> None:
+    """Bookkeeping and `hpd verify` know the columns of attributes by the names that they are declared with."""
+    wrong = next((c for c in columns.attributes if c not in form.schema.names), None)
+    if wrong is not None:
+        name, lowered = columns.attributes[wrong].name, wrong.lower()
+        raise JobError(f"output.profile {form.profile}: set 'column' of the attribute {name!r} to {lowered!r}")
 
 
 def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:

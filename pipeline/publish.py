@@ -54,6 +54,11 @@ def publish(
     run, listing = output.read_json(RUN), output.read_json(JOB)
     if run is None or listing is None or not output.is_finished():
         raise JobError(f"{output.uri}: not a finished output (no _SUCCESS): run `hpd extract` to its end first")
+    if run["facts"]["output"].get("layout") == "hive":
+        raise JobError(
+            f"{output.uri}: the columns of its folders (output.layout hive) are in no file, and Iceberg's add_files "
+            "reads nothing else: extract with the layout flat"
+        )
     schema = output_schema_of(run)
     files = {_address(output, file): file for file in data_files(output.listed(listing)) if file.rows}
     mark = _mark(files)

@@ -52,22 +52,26 @@ def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:
         "decoder": job.decoder.as_dict(),
         "schemas": [asdict(schema) for schema in job.schemas],
         "reader": dict(job.reader.facts()),
-        "output": asdict(job.output_options),
+        "output": job.output_options.facts(),
         "pack_documents": job.pack_documents,
         "resolved": asdict(resolved),
     }
 
 
-def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+def run_facts(
+    job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema, sources: Sequence[str] = ()
+) -> dict[str, Any]:
     """The content of run.json. inputs: in the form that identities use. A model's notice stands beside the facts, not
-    in them: it decides no row."""
+    in them: it decides no row. sources: the column behind each of the schema's, where names differ."""
     notice = recipe.notice_of(job.decoder.model)
+    renamed = {f.name: source for f, source in zip(schema, sources, strict=False) if f.name != source}
     run = {
         "fingerprint": fingerprint(facts),
         "facts": facts,
         "inputs": list(inputs),
         "output_schema": {f.name: str(f.type) for f in schema},
         "output_schema_arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        **({"output_sources": renamed} if renamed else {}),
         "config": dict(job.config),
         **({"notice": notice} if notice else {}),
     }

@@ -130,6 +130,7 @@ def _work(
             Metrics(),
             schema=prepared.schema,
             fingerprint=fingerprint,
+            folder=prepared.form.folder(unit.file.uri),
         )
         if receipt.record is not None:
             work.committed.append(receipt.record)

@@ -14,6 +14,7 @@ from pipeline.block import explain
 from pipeline.books import Books, read_books
 from pipeline.compact import data_files
 from pipeline.coverage import Inputs, check_coverage, check_inputs, current_inputs, derived_plan
+from pipeline.cross_check import cross_check
 from pipeline.data_file import Source, check_data_file, check_merged_file, check_merged_unit
 from pipeline.file_rows import FileRows
 from pipeline.findings import Extent, Finding, FindingKind, Verification
@@ -47,6 +48,7 @@ def verify(
     """
     started = time.monotonic()
     books = read_books(output)
+    cross_check(books)
     findings = books.findings
     now: Inputs | None = None
     if compare:
@@ -131,7 +133,7 @@ def _check_units(
     here = now.now.get(file.uri) if now is not None else None
     if now is None or here is None or books.schema is None:
         return [check(record, None) for record in records]
-    kept = books.schema.names[: books.input_columns]
+    kept = [books.source_of(name) for name in books.schema.names[: books.input_columns]]
     try:
         with source.open(here.uri) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
             changed = now.is_changed(file)

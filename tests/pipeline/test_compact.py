@@ -121,7 +121,7 @@ def listed_table(tmp_path: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(uri) for uri in sorted(files)])
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 9, 13, 14, 20, 21])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 6, 13, 14, 15, 21, 22])
 def test_cut_off_at_any_write_the_listing_is_whole_and_a_rerun_finishes(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
@@ -130,12 +130,12 @@ def test_cut_off_at_any_write_the_listing_is_whole_and_a_rerun_finishes(
         killed_after(patch, steps)
         try:
             all_in(tmp_path, 40_000)
-            assert steps == 21  # 3 files, a segment, the listing, 8 manifests and 8 files removed
+            assert steps == 22  # 3 files, a segment, two lists, 8 manifests and 8 files removed
         except Killed:
-            assert steps < 21
+            assert steps < 22
     assert same(listed_table(tmp_path), before)
     kinds = {finding.kind for finding in check(tmp_path).findings}
-    assert kinds <= {FindingKind.INCOMPLETE} and (kinds or steps in (0, 21))
+    assert kinds <= {FindingKind.INCOMPLETE} and (kinds or steps in (0, 22))
     other = JobSpec(**{name: getattr(spec, name) for name in spec.__slots__} | {"allow_mixed": True})
     if steps % 2:  # the job first
         assert run(other).model_calls == 0

@@ -187,7 +187,7 @@ def test_a_large_output_is_listed_by_segments_and_verified(spec: JobSpec, tmp_pa
     assert [r.unit.start for r in folder(tmp_path).committed()] == [0, 15, 30] * 4
 
 
-@pytest.mark.parametrize("steps", range(0, 48, 5))
+@pytest.mark.parametrize("steps", range(0, 48, 7))
 def test_a_kill_at_any_write_of_the_end_is_finished_by_a_rerun(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:

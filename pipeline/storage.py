@@ -131,11 +131,19 @@ class Storage:
         return sorted(name.rpartition("/")[2] for name in names if name != path)
 
     def sizes(self, uri: str) -> dict[str, int]:
-        """{path below the folder: bytes} of every file below it, hidden ones too; none where it does not exist."""
+        """{path below the folder: bytes} of every file below it, hidden ones too; none where it does not exist.
+
+        A missing bucket is an error.
+        """
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
-            found = fs.find(path, detail=True) if fs.exists(path) else {}
+            try:
+                found = fs.find(path, detail=True)
+            except FileNotFoundError as e:
+                if s3.is_missing_bucket(e):
+                    raise
+                found = {}
         prefix = path.rstrip("/") + "/"
         return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
 

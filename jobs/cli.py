@@ -6,6 +6,7 @@ import typer
 
 from jobs.benchmark import benchmark
 from jobs.calibrate import calibrate
+from jobs.compact import compact
 from jobs.compare import compare
 from jobs.evaluate import evaluate
 from jobs.extract import extract
@@ -13,6 +14,7 @@ from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
 from jobs.plan import plan
+from jobs.publish import publish
 from jobs.report import report
 from jobs.review import app as review
 from jobs.validate import validate
@@ -30,6 +32,8 @@ app.command()(validate)
 app.command()(plan)
 app.command()(report)
 app.command()(verify)
+app.command()(compact)
+app.command()(publish)
 app.command()(evaluate)
 app.command()(calibrate)
 app.command()(compare)

@@ -3,9 +3,7 @@ metrics.json and the listing of data/. Nothing in data/ is opened here."""
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,11 +15,11 @@ from hpd_core.rows import RowStatus
 from pipeline.block import explain
 from pipeline.findings import Finding, FindingKind
 from pipeline.job import JobError
-from pipeline.manifest import JOB, UNITS, OutputFolder, UnitRecord
+from pipeline.manifest import JOB, SEGMENTS, UNITS, OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.plan import PlannedFile
-from pipeline.resume import RUN, differences, marks
-from pipeline.summary import METRICS_FILE
+from pipeline.record import Segment, UnitRecord
+from pipeline.resume import RUN, differences, marks, output_schema_of
 
 _THREADS = 16
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
@@ -32,8 +30,9 @@ class Books:
     """What the bookkeeping of an output says, as far as it can be read.
 
     finished: whether `_SUCCESS` is there. run: run.json. records: the units that make up the output, by object name.
-    present: objects of them whose data file is there. plan: None where the output is older than recorded plans.
-    schema: of every data file; inputs: its input columns, the first so many of it.
+    present: objects of them whose data file is there (see `cross_check`). plan: None where the output is older than
+    recorded plans. schema: of every data file; input_columns: so many of it, the first, are the input's. sources:
+    {column: its name in the input} of those that were renamed.
     """
 
     output: OutputFolder
@@ -45,7 +44,12 @@ class Books:
     plan: list[PlannedFile] | None = None
     schema: pa.Schema | None = None
     input_columns: int = 0
+    sources: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+
+    def source_of(self, column: str) -> str:
+        """Name of an input column as the input has it."""
+        return self.sources.get(column, column)
 
     @property
     def metrics(self) -> Metrics:
@@ -68,30 +72,30 @@ def read_books(output: OutputFolder) -> Books:
     """Reads and checks the bookkeeping of the output. Raises `JobError` where the folder is not a job's output, and
     `StorageError` where the store cannot be read."""
     books = Books(output, output.is_finished())
-    names = output.record_names()
+    names, parts = output.record_names(), output.segment_names()
     run, job = (output.storage.read(output.path(name)) for name in (RUN, JOB))
-    if run is None and job is None and not names:
+    if run is None and job is None and not names and not parts:
         raise JobError(f"{output.uri}: not the output of a job: it has neither {RUN} nor _manifest")
-    books.run = _json(books, RUN, run)
+    books.run = read_json(books, RUN, run)
     _read_schema(books)
-    manifests = _manifests(books, names)
+    manifests, folded = _manifests(books, names), _folded(books, parts)
     if books.finished:
-        books.job = _json(books, JOB, job)
-        _finished(books, manifests, names)
+        books.job = read_json(books, JOB, job)
+        if "segments" in books.job:
+            _listed_by_segments(books, folded, manifests)
+        else:
+            _finished(books, manifests, names)
+        _read_plan(books)
     else:
         known = marks(books.run) if books.run.get("fingerprint") else None
         # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
-        records = [manifests[name] for name in sorted(manifests)]
+        records = output.read_records() if parts else [manifests[name] for name in sorted(manifests)]
         books.records = [record for record in records if known is None or record.fingerprint in known]
         books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
-    _check_records(books)
-    _check_files(books)
-    if books.finished:
-        _check_metrics(books)
     return books
 
 
-def _json(books: Books, name: str, raw: bytes | None) -> dict[str, Any]:
+def read_json(books: Books, name: str, raw: bytes | None) -> dict[str, Any]:
     """A bookkeeping file; empty, with a finding, where it is missing or no JSON object."""
     if raw is None:
         books.damage(name, "is missing")
@@ -110,11 +114,11 @@ def _read_schema(books: Books) -> None:
     if not books.run:
         return
     try:
-        raw = base64.b64decode(books.run["output_schema_arrow"])
-        schema = pa.ipc.read_schema(pa.py_buffer(raw))
+        schema = output_schema_of(books.run)
         # What decoding adds begins with the column of the first attribute.
         first = books.run["facts"]["schemas"][0]["attributes"][0]["column"]
         books.input_columns, books.schema = schema.names.index(first), schema
+        books.sources = dict(books.run.get("output_sources", {}))
     except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException) as e:
         books.damage(RUN, f"cannot be read: {explain(e)}")
 
@@ -143,9 +147,48 @@ def _manifests(books: Books, names: Iterable[str]) -> dict[str, UnitRecord]:
     return found
 
 
+def _folded(books: Books, names: Iterable[str]) -> dict[str, Segment]:
+    """The segments that can be read, by name."""
+    found: dict[str, Segment] = {}
+    for name in sorted(names):
+        raw = books.output.storage.read(books.output.segment(name))
+        try:
+            if raw is not None:
+                found[name] = Segment.from_parquet(name, raw)
+        except (*_UNREADABLE, pa.ArrowException) as e:
+            books.damage(f"{SEGMENTS}/{name}.parquet", f"cannot be read: {explain(e)}")
+    return found
+
+
+def _listed_by_segments(books: Books, folded: Mapping[str, Segment], manifests: Mapping[str, UnitRecord]) -> None:
+    """Fills in the records of the segments that the job manifest names. A unit's own manifest, which a late worker may
+    have left beside one, must speak of the same data."""
+    for number, facts in enumerate(books.job["segments"]):
+        try:
+            name, units = str(facts["name"]), int(facts["units"])
+        except _UNREADABLE as e:
+            books.damage(JOB, f"segments[{number}] cannot be read: {explain(e)}")
+            continue
+        where, segment = f"{SEGMENTS}/{name}.parquet", folded.get(name)
+        if segment is None:
+            if not any(f.file == books.output.path(where) for f in books.findings):
+                books.damage(where, "is missing, and the job manifest lists it")
+            continue
+        if Segment.of(segment.records).name != name or len(segment.records) != units:
+            books.damage(where, "holds other records than it was written with")
+        books.records += segment.records
+    listed = {r.object: r for r in books.records}
+    for name, own in sorted(manifests.items()):
+        other = listed.get(name)
+        if other is None:
+            books.damage(f"{UNITS}/{name}.json", "is not in the job manifest", own.unit)
+        elif not other.is_merged and (own.unit.key, own.sha256) != (other.unit.key, other.sha256):
+            books.damage(f"{UNITS}/{name}.json", "is of other data than the job manifest lists", own.unit)
+
+
 def _record(facts: Any) -> UnitRecord:
     """One unit's manifest, its numbers looked at as well; raises one of `_UNREADABLE`."""
-    record = UnitRecord.from_json(json.dumps({k: v for k, v in facts.items() if k != "data"}))
+    record = UnitRecord.from_dict({k: v for k, v in facts.items() if k != "data"})
     metrics = record.metrics
     counters = (metrics.rows, metrics.values, metrics.decode.as_dict(), metrics.lengths, metrics.devices)
     counts = [number for counter in counters for number in counter.values()]
@@ -170,7 +213,7 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
             continue
         books.records.append(listed)
         where = f"{UNITS}/{listed.object}.json"
-        if facts.get("data") != f"data/{listed.object}.parquet":
+        if facts.get("data") != f"data/{listed.data}.parquet":
             books.damage(JOB, f"objects[{number}] names the data file {facts.get('data')!r}", listed.unit)
         own = manifests.get(listed.object)
         if own is None and listed.object not in names:  # one that cannot be read is told already
@@ -185,80 +228,11 @@ def _finished(books: Books, manifests: Mapping[str, UnitRecord], names: Collecti
         books.damage(JOB, "has no list of objects")
     for name in sorted(set(manifests) - {r.object for r in books.records}):
         books.damage(f"{UNITS}/{name}.json", "is not in the job manifest", manifests[name].unit)
+
+
+def _read_plan(books: Books) -> None:
     if "plan" in books.job:
         try:
             books.plan = [PlannedFile.from_dict(facts) for facts in books.job["plan"]]
         except (KeyError, TypeError, ValueError) as e:
             books.damage(JOB, f"its plan cannot be read: {explain(e)}")
-
-
-def _check_records(books: Books) -> None:
-    known = marks(books.run) if books.run.get("fingerprint") else frozenset()
-    seen: set[str] = set()
-    for record in books.records:
-        where = f"{UNITS}/{record.object}.json"
-        if record.object in seen:
-            books.damage(JOB, f"lists {record.object} twice", record.unit)
-        seen.add(record.object)
-        if known and record.fingerprint not in known:
-            books.damage(where, f"its fingerprint {record.fingerprint} is not one of {RUN}'s", record.unit)
-        if record.object != record.unit.object_name(record.fingerprint):
-            books.damage(where, f"its unit's object is {record.unit.object_name(record.fingerprint)}", record.unit)
-        if record.metrics.rows_in != record.unit.rows:
-            books.damage(where, f"counts {record.metrics.rows_in} rows for {record.unit.rows}", record.unit)
-
-
-def _check_files(books: Books) -> None:
-    """Every listed file is there with its size, and no other, hidden ones apart, which readers pass over."""
-    sizes = books.output.storage.sizes(books.output.path("data"))
-    for record in books.records:
-        name = f"{record.object}.parquet"
-        size = sizes.pop(name, None)
-        if size is None:
-            # A rerun finds it missing as well, where the job has not ended.
-            tell = books.damage if books.finished else books.incomplete
-            tell(f"data/{name}", "is missing", record.unit)
-            continue
-        books.present.add(record.object)
-        if size != record.size:
-            books.damage(f"data/{name}", f"has {size} bytes, not the {record.size} of its manifest", record.unit)
-    for name in sorted(sizes):
-        if any(part.startswith((".", "_")) for part in name.split("/")):
-            message = "is left over from a worker that was killed; readers pass over it, and it may be removed"
-            books.findings.append(Finding(FindingKind.NOTE, books.output.path(f"data/{name}"), message))
-        elif books.finished:
-            books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
-
-
-def _check_metrics(books: Books) -> None:
-    """The totals in the job manifest and in metrics.json are the sums over the units."""
-    metrics = books.metrics
-    for name in ("rows_in", "rows_ok", "rows_error"):
-        if books.job and books.job.get(name) != getattr(metrics, name):
-            books.damage(JOB, f"{name} is {books.job.get(name)}, and its units have {getattr(metrics, name)}")
-    stored = _json(books, METRICS_FILE, books.output.storage.read(books.output.path(METRICS_FILE)))
-    if not stored:
-        return
-    if stored.get("complete") is not True:
-        books.damage(METRICS_FILE, "does not say that the output is complete")
-    sums = {name: getattr(metrics, name) for name in ("rows_in", "rows_ok", "rows_error")} | metrics.as_dict()
-    for line in _unequal(stored, {"units": len(books.records)} | sums):
-        books.damage(METRICS_FILE, line)
-
-
-def _unequal(stored: Mapping[str, Any], wanted: Mapping[str, Any], path: str = "") -> list[str]:
-    """One line per number that is not the units' sum. A count that an older version did not know yet is 0; seconds are
-    rounded in each unit."""
-    lines: list[str] = []
-    for key, sum_ in wanted.items():
-        value = stored.get(key, {} if isinstance(sum_, Mapping) else 0)
-        where = f"{path}.{key}".lstrip(".")
-        if isinstance(sum_, Mapping) and isinstance(value, Mapping):
-            lines += _unequal(value, sum_, where)
-            lines += [f"{where}.{k} is {value[k]}, which no unit counts" for k in value if k not in sum_ and value[k]]
-        elif isinstance(sum_, float) and isinstance(value, int | float):
-            if not math.isclose(value, sum_, rel_tol=1e-4, abs_tol=1e-3):
-                lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
-        elif value != sum_:
-            lines.append(f"{where} is {value}, and the units' manifests give {sum_}")
-    return lines

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,10 @@ from pipeline.block import (
     first_text,
     unit_of,
 )
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.form import StoredForm
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
+from pipeline.record import UnitRecord
 from pipeline.storage import StorageError
 from pipeline.units import Unit
 
@@ -71,10 +73,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class CommitStage:
-    """Decoded block -> one-row receipt. `schema` is the schema of every output file."""
+    """Decoded block -> one-row receipt. `form` is how its rows are stored."""
 
     output: OutputFolder
-    schema: pa.Schema = field(repr=False)
+    form: StoredForm
     fingerprint: str
 
     def __call__(self, block: pa.Table) -> pa.Table:
@@ -90,14 +92,22 @@ class CommitStage:
     def _run(self, unit: Unit, block: pa.Table) -> Receipt:
         metrics = Metrics.from_json(first_text(block.column(METRICS)))
         table = block.drop_columns(list(INTERNAL_COLUMNS))
-        kept = table.select([name for name in table.column_names if name in self.schema.names])
-        return commit(self.output, unit, kept, metrics, schema=self.schema, fingerprint=self.fingerprint)
+        uri, schema = unit.file.uri, self.form.schema
+        kept, folder = self.form.stored(table, uri), self.form.folder(uri)
+        return commit(self.output, unit, kept, metrics, schema=schema, fingerprint=self.fingerprint, folder=folder)
 
 
 def commit(
-    output: OutputFolder, unit: Unit, table: pa.Table, metrics: Metrics, *, schema: pa.Schema, fingerprint: str
+    output: OutputFolder,
+    unit: Unit,
+    table: pa.Table,
+    metrics: Metrics,
+    *,
+    schema: pa.Schema,
+    fingerprint: str,
+    folder: str = "",
 ) -> Receipt:
-    """Commits the rows of `unit`, or finds that somebody has.
+    """Commits the rows of `unit`, or finds that somebody has. folder: below data/.
 
     Raises `BlockError` where the table is not the unit's rows under `schema`, `StorageError` where it cannot be stored.
     """
@@ -107,16 +117,18 @@ def commit(
         raise BlockError(f"{unit}: {table.num_rows} rows, {metrics.rows_in} of them counted, for {unit.rows}")
     started = time.perf_counter()
     name = unit.object_name(fingerprint)
+    file = f"{folder}/{name}" if folder else ""
+    uri = output.data(file or name)
     facts = {"unit": json.loads(unit.to_json()), "fingerprint": fingerprint, "metrics": metrics.as_dict()}
     data = to_parquet(table, json.dumps(facts))
-    if not output.storage.create(output.data(name), data):
+    if not output.storage.create(uri, data):
         existing = output.read_record(name)
         if existing is not None:
             return Receipt(unit, existing)
-        data = output.storage.read(output.data(name)) or b""
-        metrics = adopted(data, unit, schema, fingerprint, output.data(name))
+        data = output.storage.read(uri) or b""
+        metrics = adopted(data, unit, schema, fingerprint, uri)
     metrics.seconds["commit"] = time.perf_counter() - started
-    record = UnitRecord(unit, name, fingerprint, len(data), hashlib.sha256(data).hexdigest(), metrics)
+    record = UnitRecord(unit, name, fingerprint, len(data), hashlib.sha256(data).hexdigest(), metrics, file)
     if output.storage.create(output.record(name), record.to_json().encode()):
         return Receipt(unit, record, fresh=True)
     # What is there may be this very record: the answer to the write may have been lost.

@@ -64,6 +64,8 @@ def compose(
                 statuses=config.output.statuses,
                 raw=config.output.raw,
                 spans=config.output.spans,
+                layout=config.output.layout,
+                profile=config.output.profile,
             ),
             limit=rows,
             price_per_hour=price_per_hour(config.price, origin),

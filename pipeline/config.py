@@ -75,6 +75,8 @@ class OutputConfig(_Section):
     statuses: bool = False
     raw: bool = False
     spans: bool = False
+    layout: str = "flat"
+    profile: str = ""
     storage: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -7,7 +7,8 @@ import hashlib
 import io
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +19,11 @@ from pipeline.block import explain
 from pipeline.books import Books
 from pipeline.commit import FACTS
 from pipeline.equality import first_difference, shown
-from pipeline.file_rows import FileRows, stride_of
+from pipeline.file_rows import FileRows, digest_of, stride_of
 from pipeline.findings import Extent, Finding, FindingKind
-from pipeline.manifest import UnitRecord
+from pipeline.form import cast
 from pipeline.partitions import with_partitions
-from pipeline.schema import conform
+from pipeline.record import UnitRecord
 from pipeline.units import Unit
 
 
@@ -42,6 +43,22 @@ def check_data_file(books: Books, record: UnitRecord, source: Source | None) -> 
     return check.findings, check.extent
 
 
+def check_merged_file(books: Books, records: Sequence[UnitRecord]) -> tuple[list[Finding], Extent]:
+    """What is wrong with a file that holds the rows of many units, apart from these rows. records: of all of them."""
+    check = _Check(books, records[0], None)
+    check.whole(records)
+    return [replace(finding, unit="") for finding in check.findings], check.extent
+
+
+def check_merged_unit(
+    books: Books, record: UnitRecord, rows: FileRows, source: Source | None
+) -> tuple[list[Finding], Extent]:
+    """What is wrong with the `rows` of one unit in such a file."""
+    check = _Check(books, record, source)
+    check.unit(rows)
+    return check.findings, check.extent
+
+
 @dataclass(slots=True)
 class _Check:
     books: Books
@@ -55,7 +72,7 @@ class _Check:
 
     @property
     def uri(self) -> str:
-        return self.books.output.data(self.record.object)
+        return self.books.output.data(self.record.data)
 
     def tell(
         self, message: str, row: int | None = None, column: str | None = None, kind: FindingKind = FindingKind.DAMAGE
@@ -79,14 +96,47 @@ class _Check:
         try:
             with pq.ParquetFile(io.BytesIO(raw)) as parquet:
                 self._footer(parquet)
-                self._rows(parquet)
+                rows = FileRows(parquet)
+                if rows.rows != self.record.unit.rows:
+                    self.tell(f"has {rows.rows} rows for {self.record.unit.rows}")
+                self._rows(rows, 0, rows.rows)
         except Exception as e:  # whatever a damaged file makes the reader do is damage of that file
             self.tell(f"cannot be read: {explain(e)}")
 
-    def _footer(self, parquet: pq.ParquetFile) -> None:
+    def whole(self, records: Sequence[UnitRecord]) -> None:
+        """A merged file: its bytes, schema, footer and number of rows."""
+        try:
+            with self.books.output.storage.open(self.uri) as raw:
+                size, digest = digest_of(raw)
+                self.extent.bytes_read = size
+                if digest != self.record.sha256:
+                    self.tell(f"its checksum is {digest[:12]}…, not the {self.record.sha256[:12]}… of its manifest")
+                with pq.ParquetFile(raw) as parquet:
+                    self._schema(parquet.schema_arrow)
+                    if parquet.metadata.num_rows != (rows := sum(r.unit.rows for r in records)):
+                        self.tell(f"has {parquet.metadata.num_rows} rows for {rows}")
+                    facts = json.loads(parquet.metadata.metadata[FACTS])["units"]
+                    there = [(Unit.from_json(json.dumps(f["unit"])).key, f["fingerprint"], f["row"]) for f in facts]
+                    if sorted(there) != sorted((r.unit.key, r.fingerprint, r.row) for r in records):
+                        self.tell("its footer names other units than the manifest has in it")
+        except Exception as e:  # see `run`
+            self.tell(f"cannot be read: {explain(e)}")
+
+    def unit(self, rows: FileRows) -> None:
+        """The rows of the unit in a merged file that is open."""
+        self.extent.units_read = 1
+        try:
+            self._rows(rows, self.record.row, self.record.unit.rows)
+        except Exception as e:  # see `run`
+            self.tell(f"cannot be read: {explain(e)}")
+
+    def _schema(self, found: pa.Schema) -> None:
         if self.books.schema is not None:
-            for column, message in _schema_differences(self.books.schema, parquet.schema_arrow):
+            for column, message in _schema_differences(self.books.schema, found):
                 self.tell(message, column=column)
+
+    def _footer(self, parquet: pq.ParquetFile) -> None:
+        self._schema(parquet.schema_arrow)
         try:
             facts = json.loads(parquet.metadata.metadata[FACTS])
             unit, fingerprint = Unit.from_json(json.dumps(facts["unit"])), facts["fingerprint"]
@@ -96,19 +146,16 @@ class _Check:
         if (unit.key, fingerprint) != (self.record.unit.key, self.record.fingerprint):
             self.tell(f"its footer says that it is {unit}, with the fingerprint {fingerprint}")
 
-    def _rows(self, parquet: pq.ParquetFile) -> None:
-        rows, unit = FileRows(parquet), self.record.unit
-        if rows.rows != unit.rows:
-            self.tell(f"has {rows.rows} rows for {unit.rows}")
-        size = sum(parquet.metadata.row_group(i).total_byte_size for i in range(parquet.metadata.num_row_groups))
-        step = stride_of(rows.rows, size)
-        for start in range(0, rows.rows, step):
-            table = rows.take(start, min(start + step, rows.rows))
-            self._status(table, unit.start + start)
+    def _rows(self, rows: FileRows, at: int, count: int) -> None:
+        """`count` rows from row `at` of the file on."""
+        step = stride_of(rows.rows, rows.bytes)
+        for start in range(at, at + count, step):
+            table = rows.take(start, min(start + step, at + count))
+            self._status(table, self.record.unit.start + start - at)
             if self.source is not None:
-                self._compare(self.source, table, unit.start + start)
-        if rows.rows == unit.rows and "hpd_status" in parquet.schema_arrow.names:
-            self._totals(parquet.schema_arrow)
+                self._compare(self.source, table, self.record.unit.start + start - at)
+        if count == self.record.unit.rows and "hpd_status" in rows.names:
+            self._totals(rows.names)
         if self.source is not None:
             self.extent.units_compared = 1
 
@@ -142,12 +189,12 @@ class _Check:
         added = self.books.schema.names[self.books.input_columns :]
         return [name for name in added if not name.startswith("hpd_") and name in table.column_names]
 
-    def _totals(self, schema: pa.Schema) -> None:
+    def _totals(self, names: Sequence[str]) -> None:
         metrics = self.record.metrics
         counted = {status: n for status, n in metrics.rows.items() if n}
         if dict(self.statuses) != counted:
             self.tell(f"its rows are {dict(self.statuses)}, and its manifest counts {counted}", column="hpd_status")
-        if "hpd_values" in schema.names and self.values != metrics.values.total():
+        if "hpd_values" in names and self.values != metrics.values.total():
             message = f"its rows have {self.values} values, and its manifest counts {metrics.values.total()}"
             self.tell(message, column="hpd_values")
 
@@ -173,7 +220,7 @@ class _Check:
             if where < 0 or column in self.named:
                 continue
             try:
-                there = _one(conform(wanted, pa.schema([table.schema.field(where)])).column(0))
+                there = _one(self._as_stored(wanted, table.schema.field(where)))
             except (ValueError, pa.ArrowException) as e:
                 self.once(column, f"the source does not fit it: {explain(e)}{changed}", first, column, kind)
                 continue
@@ -182,6 +229,13 @@ class _Check:
             if at is not None:
                 message = f"is {shown(here[at])}, and {shown(there[at])} in {source.uri}{changed}"
                 self.once(column, message, first + at, column, kind)
+
+    def _as_stored(self, wanted: pa.Table, field_: pa.Field) -> pa.ChunkedArray:
+        """A column of the source as the output is to have it."""
+        name = self.books.source_of(field_.name)
+        if name in wanted.column_names:
+            return cast(wanted.column(name), field_.type)
+        return pa.chunked_array([pa.nulls(wanted.num_rows, field_.type)])
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pipeline.actor import DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.exports import DriverExports
+from pipeline.folding import Folding
 from pipeline.job import JobSpec, Progress
 from pipeline.ledger import Attempt, wasted
 from pipeline.prepare import Prepared
+from pipeline.record import UnitRecord
 from pipeline.reporter import Reporter
 from pipeline.rounds import Rounds, Work
 from pipeline.stream import Stages, cluster, read_ledger, receipts, start_ledger
@@ -38,7 +40,7 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
             deadline_seconds=job.pack_deadline_seconds,
             factory=job.decoder_factory,
         ),
-        commit=CommitStage(prepared.output, prepared.schema, fingerprint),
+        commit=CommitStage(prepared.output, prepared.form, fingerprint),
         pool=job.pool,
     )
 
@@ -47,13 +49,14 @@ def drive(
     prepared: Prepared,
     fingerprint: str,
     units: Sequence[Unit],
+    kept: Sequence[UnitRecord],
     started: float,
     progress: Callable[[Progress], None] | None,
     work: Work,
 ) -> None:
     """Commits what can be committed of `units` (all with rows) and writes what happened into `work`.
 
-    started: `time.monotonic()` of the run's start.
+    kept: what earlier runs committed, whose manifests may be left to fold. started: `time.monotonic()` of the run.
     """
     job = prepared.job
     rounds = Rounds(list(units), job.max_rounds)
@@ -63,9 +66,10 @@ def drive(
             prepared.plan.units, units, exports, progress, started=started, price_per_hour=job.price_per_hour
         )
         report.running()
+        folding = Folding(prepared.output, [*kept, *work.committed])
         begun_at, ledger = time.monotonic(), start_ledger()
         while rounds.waiting and not _spent(job, started):
-            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, started)}
+            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, folding, started)}
             attempts = read_ledger(ledger)
             work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
             for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
@@ -92,11 +96,18 @@ def drive(
 
 
 def _round(
-    rounds: Rounds, prepared: Prepared, fingerprint: str, ledger: object, report: Reporter, started: float
+    rounds: Rounds,
+    prepared: Prepared,
+    fingerprint: str,
+    ledger: object,
+    report: Reporter,
+    folding: Folding,
+    started: float,
 ) -> Iterable[Receipt]:
     """Receipts of one round, until the budget is spent."""
     for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
         report.take(receipt)
+        folding.add(receipt.record)
         yield receipt
         if _spent(prepared.job, started):
             return

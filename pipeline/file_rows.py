@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +19,16 @@ STRIDE_BYTES = 32 * 2**20
 def stride_of(rows: int, size: int) -> int:
     """Rows decoded at once of so many that have `size` uncompressed bytes together."""
     return max(1, min(STRIDE, STRIDE_BYTES * rows // max(1, size)))
+
+
+def digest_of(file: IO[bytes]) -> tuple[int, str]:
+    """(bytes, SHA-256) of an open file, read in pieces; it stands at its beginning afterwards."""
+    digest, size = hashlib.sha256(), 0
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+        size += len(piece)
+    file.seek(0)
+    return size, digest.hexdigest()
 
 
 class FileRows:
@@ -38,6 +50,17 @@ class FileRows:
     @property
     def rows(self) -> int:
         return self._edges[-1]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the file's columns."""
+        return list(self._parquet.schema_arrow.names)
+
+    @property
+    def bytes(self) -> int:
+        """Uncompressed, as the footer says."""
+        metadata = self._parquet.metadata
+        return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
     def take(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) under the file's own schema; raises `ValueError` where the file has fewer."""

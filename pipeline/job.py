@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -138,6 +138,8 @@ class OutputOptions:
     confidence, statuses, raw: add `<column>__confidence`, `<column>__status`, `<column>__raw` for each attribute.
     spans: add `<column>__start`, `<column>__end` for each attribute, and `hpd_text`, the text that they count in, in
         characters (Unicode code points). Needs grounding.
+    layout: `flat`, or `hive` to mirror the folders `key=value` of the input.
+    profile: `athena` for names and types that Athena and Hive read; empty for those of the input.
     """
 
     columns: tuple[str, ...] | None = None
@@ -145,6 +147,19 @@ class OutputOptions:
     statuses: bool = False
     raw: bool = False
     spans: bool = False
+    layout: str = "flat"
+    profile: str = ""
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("flat", "hive"):
+            raise JobError(f"output.layout {self.layout!r}: must be 'flat' or 'hive'")
+        if self.profile not in ("", "athena"):
+            raise JobError(f"output.profile {self.profile!r}: must be 'athena', or left out")
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able. What is younger than the first outputs is there only where it is set: their fingerprints stay."""
+        younger = {"layout": "flat", "profile": ""}
+        return {name: value for name, value in asdict(self).items() if name not in younger or value != younger[name]}
 
 
 @dataclass(frozen=True, slots=True)

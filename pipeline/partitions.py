@@ -20,6 +20,11 @@ def partition_values(uri: str) -> dict[str, str | None]:
     return {key: None if value == NULL else value for key, value in found.items()}
 
 
+def partition_folder(uri: str) -> str:
+    """The folders `key=value` on the path of a file as they are written, joined; empty where there is none."""
+    return "/".join(part for part in uri.split("/")[:-1] if part.partition("=")[0] and "=" in part)
+
+
 def with_partitions(table: pa.Table, uri: str) -> pa.Table:
     """`table` (rows of the file at `uri`) with the columns that its path adds."""
     for key, value in partition_values(uri).items():

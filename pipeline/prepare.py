@@ -12,10 +12,12 @@ import pyarrow as pa
 from hpd_core import sizing
 from hpd_core.settings import DecodeSettings
 from pipeline.fit import check_machine
+from pipeline.form import StoredForm, stored_form
 from pipeline.job import JobError, JobSpec
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OutputColumns, check_names, output_schema
 from pipeline.plan import Plan, make_plan, sampled
+from pipeline.record import UnitRecord
 from pipeline.resume import (
     RUN,
     Resolved,
@@ -23,12 +25,12 @@ from pipeline.resume import (
     job_facts,
     lost_rows,
     marks,
+    output_schema_of,
     remaining,
     resolve,
     run_facts,
     select,
     settings_of,
-    stored_schema,
 )
 from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.units import Unit
@@ -38,7 +40,7 @@ from pipeline.units import Unit
 class Prepared:
     """A job that was checked against its input and its output, with nothing written yet.
 
-    job: without `auto`, decode settings apart that nobody has measured yet. schema: of every output file. facts: what
+    job: without `auto`, decode settings apart that nobody has measured yet. form: how rows are stored. facts: what
     run.json is to say. stored: what it says, where an earlier run has committed something; a start that committed
     nothing binds nobody.
     """
@@ -48,9 +50,14 @@ class Prepared:
     output: OutputFolder
     plan: Plan
     columns: OutputColumns
-    schema: pa.Schema
+    form: StoredForm
     facts: dict[str, Any]
     stored: dict[str, Any] | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every data file."""
+        return self.form.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +92,14 @@ def prepare(job: JobSpec) -> Prepared:
     except ValueError as e:
         raise JobError(str(e)) from e
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
-    schema = output_schema(plan.schema, columns)
-    _check_partial(job, plan, schema, stored)
+    decoded = output_schema(plan.schema, columns)
     check_names(plan.schema.names, job.output_options.columns, columns.described())
+    form = stored_form(decoded, job.output_options, plan.files)
+    _check_attributes(form, columns)
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
-    facts = run_facts(job, job_facts(job, resolved), inputs, schema)
-    prepared = Prepared(job, source, output, plan, columns, schema, facts, stored)
+    _check_partial(job, plan, form.schema, stored)
+    facts = run_facts(job, job_facts(job, resolved), inputs, form.schema, form.sources)
+    prepared = Prepared(job, source, output, plan, columns, form, facts, stored)
     return _as_before(prepared, stored or output.read_json(RUN))
 
 
@@ -98,7 +107,7 @@ def with_settings(prepared: Prepared, settings: DecodeSettings, measured: Mappin
     """`prepared` with numbers in place of `auto` decode settings, decided from what was `measured`."""
     job = replace(prepared.job, decoder=replace(prepared.job.decoder, settings=settings))
     facts = job_facts(job, Resolved(**prepared.facts["facts"]["resolved"]))
-    run = run_facts(job, facts, prepared.facts["inputs"], prepared.schema)
+    run = run_facts(job, facts, prepared.facts["inputs"], prepared.schema, prepared.form.sources)
     return replace(prepared, job=job, facts=run | ({"measured": dict(measured)} if measured else {}))
 
 
@@ -140,6 +149,14 @@ def is_current(prepared: Prepared) -> bool:
     return _stored(prepared.output) == prepared.stored
 
 
+def _check_attributes(form: StoredForm, columns: OutputColumns) -> None:
+    """Bookkeeping and `hpd verify` know the columns of attributes by the names that they are declared with."""
+    wrong = next((c for c in columns.attributes if c not in form.schema.names), None)
+    if wrong is not None:
+        name, lowered = columns.attributes[wrong].name, wrong.lower()
+        raise JobError(f"output.profile {form.profile}: set 'column' of the attribute {name!r} to {lowered!r}")
+
+
 def _refuse_inside(place: str, uris: Iterable[str], source: Storage) -> None:
     """Finishing removes from the output what it did not write: an input may not lie there."""
     for uri in uris:
@@ -155,7 +172,7 @@ def _check_partial(job: JobSpec, plan: Plan, schema: pa.Schema, stored: dict[str
     reached = len(plan.files) - len(plan.unreached)
     if job.limit is not None:
         why = "with a limit, its rows may be the ones to take"
-    elif stored is not None and not schema.equals(stored_schema(stored)):
+    elif stored is not None and not schema.equals(output_schema_of(stored)):
         why = f"without it the {reached} other file(s) do not give the columns that the output was begun with"
     elif stored is None and not plan.is_uniform:
         why = f"the {reached} other file(s) differ in their columns: those of the output cannot be known without it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.manifest import UnitRecord
+from pipeline.record import UnitRecord
 from pipeline.units import Unit
 
 

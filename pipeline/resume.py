@@ -13,8 +13,9 @@ import pyarrow as pa
 from hpd_core import recipe, sizing
 from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION
+from pipeline.record import UnitRecord
 from pipeline.units import InputFile, Unit, uncovered
 
 RUN = "run.json"
@@ -61,26 +62,35 @@ def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:
         "decoder": job.decoder.as_dict(),
         "schemas": [asdict(schema) for schema in job.schemas],
         "reader": dict(job.reader.facts()),
-        "output": asdict(job.output_options),
+        "output": job.output_options.facts(),
         "pack_documents": job.pack_documents,
         "resolved": asdict(resolved),
     }
 
 
-def run_facts(job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+def run_facts(
+    job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema, sources: Sequence[str] = ()
+) -> dict[str, Any]:
     """The content of run.json. inputs: in the form that identities use. A model's notice stands beside the facts, not
-    in them: it decides no row."""
+    in them: it decides no row. sources: the column behind each of the schema's, where names differ."""
     notice = recipe.notice_of(job.decoder.model)
+    renamed = {f.name: source for f, source in zip(schema, sources, strict=False) if f.name != source}
     run = {
         "fingerprint": fingerprint(facts),
         "facts": facts,
         "inputs": list(inputs),
         "output_schema": {f.name: str(f.type) for f in schema},
         "output_schema_arrow": base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        **({"output_sources": renamed} if renamed else {}),
         "config": dict(job.config),
         **({"notice": notice} if notice else {}),
     }
     return dict(json.loads(json.dumps(run)))
+
+
+def output_schema_of(run: Mapping[str, Any]) -> pa.Schema:
+    """The schema of every data file, as run.json has it. Raises KeyError, TypeError or ValueError where it has none."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(run["output_schema_arrow"])))
 
 
 def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lost: int, allow_mixed: bool) -> None:
@@ -97,7 +107,8 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
             "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
             + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
-    if not stored_schema(stored).equals(stored_schema(run)):
+    before, schema = output_schema_of(stored), output_schema_of(run)
+    if not before.equals(schema):
         changed = differences(stored["output_schema"], run["output_schema"])
         raise JobError(
             f"{uri} was begun with other output columns; every file must have the same. Take a new output. "
@@ -110,11 +121,6 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
             f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
             f"{', '.join(run['inputs'])}"
         )
-
-
-def stored_schema(run: Mapping[str, Any]) -> pa.Schema:
-    """Of every output file, as a run.json has it."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(run["output_schema_arrow"])))
 
 
 def open_run(folder: OutputFolder, run: Mapping[str, Any], stored: Mapping[str, Any] | None) -> str:

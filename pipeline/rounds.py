@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from pipeline.block import Failure, FailureKind
-from pipeline.manifest import UnitRecord
+from pipeline.record import UnitRecord
 from pipeline.units import Unit
 
 #: A job whose workers die wherever they are put ends after so many rounds without one commit.

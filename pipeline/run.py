@@ -10,13 +10,15 @@ from typing import Any
 from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
+from pipeline.compact import split_out
 from pipeline.job import Event, JobSpec, Progress, RunSummary
 from pipeline.lease import Lease, held
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
 from pipeline.prepare import Prepared, Start, check_start, is_current, prepare, with_settings
 from pipeline.promise import rows_committed
+from pipeline.record import UnitRecord
 from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -96,13 +98,16 @@ def _go_on(
     before = output.read_json(METRICS_FILE)
     output.reopen()
     output.forget_lost()
-    work = _work(prepared, fingerprint, todo, started, _watched(lease, progress))
+    kept = split_out(output, kept, dropped, prepared.schema)
+    apart = [record for record in dropped if record.is_merged]  # whose file is gone from here on
+    work = _work(prepared, fingerprint, todo, kept, started, _watched(lease, progress))
     lease.confirm()
     # The store's word counts, not Ray's: somebody else may have committed too, or a receipt may be lost.
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
         raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
     kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
+    dropped = [*apart, *dropped]
     left = remaining(plan.units, kept)
     complete = not plan.unreached and _passes(job, bad) and _all_done(job, left, work.given_up)
     done = work_of(
@@ -197,6 +202,7 @@ def _work(
     prepared: Prepared,
     fingerprint: str,
     todo: list[Unit],
+    kept: list[UnitRecord],
     started: float,
     progress: ProgressCallback | None,
 ) -> Work:
@@ -210,6 +216,7 @@ def _work(
             Metrics(),
             schema=prepared.schema,
             fingerprint=fingerprint,
+            folder=prepared.form.folder(unit.file.uri),
         )
         if receipt.record is not None:
             work.committed.append(receipt.record)
@@ -217,5 +224,5 @@ def _work(
     if rows:
         from pipeline.drive import drive  # Ray takes seconds to import, and a finished job needs none
 
-        drive(prepared, fingerprint, rows, started, progress, work)
+        drive(prepared, fingerprint, rows, kept, started, progress, work)
     return work

@@ -57,6 +57,15 @@ def replaced(type_: pa.DataType, by: Mapping[pa.DataType, pa.DataType]) -> pa.Da
     return _rebuild(type_, [replaced(child.type, by) for child in _children(type_)])
 
 
+def renamed(type_: pa.DataType, like: pa.DataType) -> pa.DataType:
+    """`type_` with the names that struct fields have in `like`, place by place; both are nested alike."""
+    pairs = list(zip(_children(type_), _children(like), strict=True))
+    fields = [child.with_type(renamed(child.type, other.type)) for child, other in pairs]
+    if pa.types.is_struct(type_):
+        fields = [field.with_name(other.name) for field, (_, other) in zip(fields, pairs, strict=True)]
+    return _with_children(type_, fields)
+
+
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` (one file's rows) under the unified `schema`: columns ordered, missing ones null, types joined."""
     columns = []
@@ -113,10 +122,12 @@ def _children(type_: pa.DataType) -> list[pa.Field]:
 
 def _rebuild(type_: pa.DataType, inner: list[pa.DataType]) -> pa.DataType:
     """`type_` with the types of its children replaced; itself where nothing changes."""
-    children = _children(type_)
-    if [c.type for c in children] == inner:
+    return _with_children(type_, [c.with_type(t) for c, t in zip(_children(type_), inner, strict=True)])
+
+
+def _with_children(type_: pa.DataType, fields: list[pa.Field]) -> pa.DataType:
+    if _children(type_) == fields:
         return type_
-    fields = [c.with_type(t) for c, t in zip(children, inner, strict=True)]
     if pa.types.is_map(type_):
         return pa.map_(fields[0], fields[1], keys_sorted=type_.keys_sorted)
     if pa.types.is_large_list(type_):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -132,11 +133,19 @@ class Storage:
         return sorted(name.rpartition("/")[2] for name in names if name != path)
 
     def sizes(self, uri: str) -> dict[str, int]:
-        """{path below the folder: bytes} of every file below it, hidden ones too; none where it does not exist."""
+        """{path below the folder: bytes} of every file below it, hidden ones too; none where it does not exist.
+
+        A missing bucket is an error.
+        """
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
-            found = fs.find(path, detail=True) if fs.exists(path) else {}
+            try:
+                found = fs.find(path, detail=True)
+            except FileNotFoundError as e:
+                if s3.is_missing_bucket(e):
+                    raise
+                found = {}
         prefix = path.rstrip("/") + "/"
         return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
 
@@ -174,6 +183,25 @@ class Storage:
                 if s3.exists(e) or (s3.perhaps_exists(e) and fs.exists(path)):
                     return False
                 raise
+            return True
+
+    def create_file(self, uri: str, write: Callable[[IO[bytes]], None]) -> bool:
+        """`create` for what is too large for memory: `write` fills a local file, which becomes the object."""
+        with explained(uri):
+            fs, path = self.at(uri)
+            if isinstance(fs, LocalFileSystem):
+                return _link(Path(path), write)
+            with tempfile.TemporaryDirectory(prefix="hpd-") as folder:
+                with open(local := Path(folder, "object"), "xb") as f:
+                    write(f)
+                try:
+                    fs.put_file(str(local), path, mode="create", **_cut(fs))
+                except FileExistsError:
+                    return False
+                except OSError as e:
+                    if s3.exists(e) or (s3.perhaps_exists(e) and fs.exists(path)):
+                        return False
+                    raise
             return True
 
     def replace(self, uri: str, data: bytes) -> None:
@@ -237,7 +265,7 @@ def _is_data(relative: str) -> bool:
     return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(p.startswith(("_", ".")) for p in parts)
 
 
-def _link(path: Path, data: bytes) -> bool:
+def _link(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> bool:
     with _temporary(path, data) as temporary:
         try:
             os.link(temporary, path)  # fails where the name exists, unlike a rename
@@ -275,13 +303,16 @@ def _claim(path: Path, temporary: Path) -> bool:
 
 
 @contextmanager
-def _temporary(path: Path, data: bytes) -> Iterator[Path]:
-    """`data` on disk under a hidden name beside `path`, gone afterwards whatever happens."""
+def _temporary(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> Iterator[Path]:
+    """`data`, or what it writes, on disk under a hidden name beside `path`, gone afterwards whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as f:
-            f.write(data)
+            if callable(data):
+                data(f)
+            else:
+                f.write(data)
             f.flush()
             os.fsync(f.fileno())
         yield temporary

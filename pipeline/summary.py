@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.job import RunSummary
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.promise import PromiseError
+from pipeline.record import UnitRecord
 from pipeline.unit_table import to_parquet, unit_table
 
 METRICS_FILE, UNIT_METRICS_FILE = "metrics.json", "_manifest/metrics.parquet"

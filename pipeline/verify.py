@@ -12,13 +12,18 @@ import pyarrow.parquet as pq
 
 from pipeline.block import explain
 from pipeline.books import Books, read_books
+from pipeline.compact import data_files
 from pipeline.coverage import Inputs, check_coverage, check_inputs, current_inputs, derived_plan
-from pipeline.data_file import Source, check_data_file
+from pipeline.cross_check import cross_check
+from pipeline.data_file import Source, check_data_file, check_merged_file, check_merged_unit
 from pipeline.file_rows import FileRows
 from pipeline.findings import Extent, Finding, FindingKind, Verification
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
+from pipeline.record import UnitRecord
 from pipeline.storage import Storage
+from pipeline.units import InputFile
 
+_UnitCheck = Callable[[UnitRecord, Source | None], tuple[list[Finding], Extent]]
 #: Input files worked on at once.
 _THREADS = 4
 #: Bytes read at once of a column: a row group of a million rows is not loaded whole.
@@ -43,6 +48,7 @@ def verify(
     """
     started = time.monotonic()
     books = read_books(output)
+    cross_check(books)
     findings = books.findings
     now: Inputs | None = None
     if compare:
@@ -59,8 +65,16 @@ def verify(
     def check(records: list[UnitRecord]) -> list[tuple[list[Finding], Extent]]:
         return _check_file(books, records, now, source)
 
-    groups = [list(records) for _, records in groupby(chosen, key=lambda r: r.unit.file)]
+    # Units of one input file, and, where files hold many units, of one of them.
+    groups = [list(records) for _, records in groupby(chosen, key=_place)]
     with ThreadPoolExecutor(_THREADS) as threads:
+        merged = data_files([r for r in books.records if r.is_merged and r.object in books.present])
+        opened = {r.data for r in chosen}
+        for found, counts in threads.map(
+            lambda file: check_merged_file(books, file.units), [file for file in merged if file.name in opened]
+        ):
+            findings += found
+            extent += counts
         for records, results in zip(groups, threads.map(check, groups), strict=True):
             for found, counts in results:
                 findings += found
@@ -81,6 +95,10 @@ def verify(
     )
 
 
+def _place(record: UnitRecord) -> tuple[InputFile, str]:
+    return record.unit.file, record.data if record.is_merged else ""
+
+
 def _chosen(books: Books, sample: int | None, now: Inputs | None) -> list[UnitRecord]:
     """Units whose data files are opened, in the order of the input."""
     records = sorted((r for r in books.records if r.object in books.present), key=lambda r: (r.unit.key, r.object))
@@ -93,22 +111,39 @@ def _chosen(books: Books, sample: int | None, now: Inputs | None) -> list[UnitRe
 def _check_file(
     books: Books, records: Sequence[UnitRecord], now: Inputs | None, source: Storage
 ) -> list[tuple[list[Finding], Extent]]:
-    """The units of one input file, which is opened once."""
+    """The units of one `_place`: input file and merged file are opened once."""
+    if not records[0].is_merged:
+        return _check_units(books, records, now, source, lambda record, of: check_data_file(books, record, of))
+    uri = books.output.data(records[0].data)
+    try:
+        with books.output.storage.open(uri) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
+            rows = FileRows(parquet)
+            return _check_units(
+                books, records, now, source, lambda record, of: check_merged_unit(books, record, rows, of)
+            )
+    except Exception:  # told of the file as a whole
+        return []
+
+
+def _check_units(
+    books: Books, records: Sequence[UnitRecord], now: Inputs | None, source: Storage, check: _UnitCheck
+) -> list[tuple[list[Finding], Extent]]:
+    """`check` of the units of one input file, which is opened once."""
     file = records[0].unit.file
     here = now.now.get(file.uri) if now is not None else None
     if now is None or here is None or books.schema is None:
-        return [check_data_file(books, record, None) for record in records]
-    kept = books.schema.names[: books.input_columns]
+        return [check(record, None) for record in records]
+    kept = [books.source_of(name) for name in books.schema.names[: books.input_columns]]
     try:
         with source.open(here.uri) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
             changed = now.is_changed(file)
             there = set(parquet.schema_arrow.names)
             lost = [] if there <= set(kept) else sorted(there - set(kept))
             rows = FileRows(parquet, [name for name in kept if name in there] if lost else None)
-            results = [check_data_file(books, record, Source(here.uri, rows, changed)) for record in records]
+            results = [check(record, Source(here.uri, rows, changed)) for record in records]
     except Exception as e:  # whatever a broken input makes the reader do: its output is checked without it
         failed = Finding(FindingKind.INPUT, here.uri, f"cannot be read: {explain(e)}")
-        return [([failed], Extent()), *(check_data_file(books, record, None) for record in records)]
+        return [([failed], Extent()), *(check(record, None) for record in records)]
     if changed and lost:
         message = (
             f"has changed since it was read, and its columns {', '.join(lost)}, which the output lacks, cannot be "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -18,9 +19,10 @@ from hpd_core.writing import written
 from jobs.training.labelled_table import batches, output_columns
 from jobs.training.tally import Known, Tally
 from pipeline.job import JobError, OutputOptions, RowFault
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION, OutputColumns
 from pipeline.reader import CatalogReader, python_rows
+from pipeline.record import UnitRecord
 from pipeline.resume import RUN
 from pipeline.storage import Storage, explained
 
@@ -55,11 +57,14 @@ def read_output(
     `unfinished`, has no confidence where there is a threshold, or no longer has the columns of the text.
     """
     teacher = open_output(uri, threshold=threshold, unfinished=unfinished)
-    for record in teacher.records:
-        if record.fingerprint != teacher.fingerprint:  # run.json does not say what these were asked
-            tally.leave_row("committed under another configuration", record.object, record.unit.rows)
-            continue
-        yield from _labelled(teacher, teacher.folder.data(record.object), tally)
+    for data, group in groupby(teacher.records, key=lambda record: record.data):
+        records, foreign = list(group), []
+        for record in records:
+            if record.fingerprint != teacher.fingerprint:  # run.json does not say what these were asked
+                tally.leave_row("committed under another configuration", record.object, record.unit.rows)
+                foreign.append(range(record.row, record.row + record.unit.rows))
+        if len(foreign) < len(records):
+            yield from _labelled(teacher, teacher.folder.data(data), tally, foreign)
 
 
 def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teacher:
@@ -100,7 +105,8 @@ def _dropping(facts: Cells) -> str:
     return "a threshold of confidence" if any(number > 0 for number in least) else ""
 
 
-def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
+def _labelled(teacher: Teacher, uri: str, tally: Tally, foreign: Sequence[range]) -> Iterator[Labelled]:
+    """foreign: rows of the file that are not to be read."""
     reader, columns = teacher.reader, teacher.columns
     with explained(uri), teacher.folder.storage.open(uri) as file:
         schema = pq.read_schema(file)
@@ -114,6 +120,8 @@ def _labelled(teacher: Teacher, uri: str, tally: Tally) -> Iterator[Labelled]:
         rows = list(python_rows(batch))
         for number, (item, row) in enumerate(zip(reader.documents(batch), rows, strict=True), start):
             where = f"{uri} row {number}"
+            if any(number in rows_ for rows_ in foreign):
+                continue
             if isinstance(row, RowFault):
                 tally.leave_row(row.reason, where)
             elif not RowStatus(row["hpd_status"]).is_ok:

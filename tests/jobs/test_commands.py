@@ -29,9 +29,9 @@ from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import Event, JobError, JobSpec, Progress, RunSummary
 from pipeline.lease import OutputHeldError
-from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
+from pipeline.record import UnitRecord
 from pipeline.resume import open_run
 from pipeline.storage import Storage, StorageError, StoreUnavailableError
 

@@ -65,6 +65,7 @@ def inline(
     prepared: Prepared,
     fingerprint: str,
     units: Sequence[Unit],
+    kept: object,
     started: float,
     progress: object,
     work: Work,

@@ -58,7 +58,7 @@ def without_lease() -> Iterator[None]:
     def everybody(*_: object) -> Iterator[Lease]:
         yield free
 
-    with mock.patch("pipeline.run.held", everybody):
+    with mock.patch("pipeline.run.held", everybody), mock.patch("pipeline.compact.held", everybody):
         yield
 
 

@@ -155,7 +155,7 @@ def test_a_worker_that_outlives_a_start_without_a_commit_adds_nothing(tmp_path: 
     mark = open_run(prepared.output, prepared.facts, None)
     right = prepare(job(tmp_path, source))
     open_run(right.output, right.facts, right.stored)
-    inline(prepared, mark, prepared.plan.units[:1], 0.0, None, Work())
+    inline(prepared, mark, prepared.plan.units[:1], [], 0.0, None, Work())
 
     summary = run(job(tmp_path, source))
 
@@ -223,7 +223,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def receipts(units: list[Unit], made: object, ledger: object) -> Iterator[Receipt]:
         work = Work()
-        inline(state.prepared, state.fingerprint, units, 0.0, None, work)
+        inline(state.prepared, state.fingerprint, units, [], 0.0, None, work)
         yield from [Receipt(r.unit, r, fresh=True) for r in work.committed[: state.told]]
 
     def attempts(ledger: object) -> Mapping[str, Mapping[str, Attempt]]:
@@ -241,7 +241,7 @@ def driven(spec: JobSpec, state: SimpleNamespace) -> Work:
     p = state.prepared
     state.fingerprint = open_run(p.output, p.facts, p.stored)
     work = Work()
-    drive.drive(p, state.fingerprint, p.plan.units, 0.0, None, work)
+    drive.drive(p, state.fingerprint, p.plan.units, [], 0.0, None, work)
     return work
 
 

@@ -136,7 +136,7 @@ def test_halves_of_a_unit_that_took_its_worker_down_decode_their_own_repeats(tmp
     rounds.after([], {}, None)
     assert [u.rows for u in rounds.waiting] == [2, 3]
     work = Work()
-    inline(prepared, open_run(prepared.output, prepared.facts, None), rounds.waiting, 0.0, None, work)
+    inline(prepared, open_run(prepared.output, prepared.facts, None), rounds.waiting, [], 0.0, None, work)
     assert [(r.metrics.decode.documents, r.metrics.decode.duplicates) for r in work.committed] == [(1, 1), (2, 1)]
     assert_exact(tmp_path / "out", pa.table({"title": titles}))
 

@@ -354,7 +354,7 @@ def test_a_lease_lost_at_any_step_of_finishing_leaves_no_mark_of_success(
 def test_a_driver_that_lost_its_lease_stops_after_the_next_unit(
     spec: JobSpec, output: OutputFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(prepared: Any, mark: str, units: Any, started: float, progress: Any, work: Any) -> None:
+    def told(prepared: Any, mark: str, units: Any, kept: Any, started: float, progress: Any, work: Any) -> None:
         leave(output)
         with pytest.raises(LeaseLostError):
             leases_held[0].confirm()  # as the thread does every ten seconds

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from hpd_core.rows import Counts
-from pipeline.manifest import UnitRecord
 from pipeline.metrics import Metrics
 from pipeline.promise import PromiseError, rows_committed
+from pipeline.record import UnitRecord
 from pipeline.resume import remaining
 from pipeline.summary import metrics_facts, per_step
 from pipeline.units import InputFile, Unit

@@ -9,10 +9,11 @@ import pytest
 from hpd_core.schema import Attribute, Schema
 from hpd_core.settings import DecodeSettings
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
-from pipeline.manifest import OutputFolder, UnitRecord
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.reader import CatalogReader
+from pipeline.record import UnitRecord
 from pipeline.resume import check_run, differences, marks, open_run, remaining, select
 from pipeline.storage import Storage
 from pipeline.text import TextTemplate

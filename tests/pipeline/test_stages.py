@@ -236,12 +236,12 @@ def one_unit(tmp_path: Path) -> tuple[Unit, CommitStage, pa.Table, Metrics]:
     [unit], made = staged(job(tmp_path, tmp_path / "in"))
     block = DecodeActor(made.decode)(made.tokenize(read(unit)))
     metrics = Metrics.from_json(block.column("__hpd_metrics")[0].as_py())
-    return unit, made.commit, block.select(made.commit.schema.names), metrics
+    return unit, made.commit, block.select(made.commit.form.schema.names), metrics
 
 
 def test_the_first_commit_wins_and_the_second_learns_of_it(tmp_path: Path) -> None:
     unit, stage, table, metrics = one_unit(tmp_path)
-    settings = {"schema": stage.schema, "fingerprint": stage.fingerprint}
+    settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}
     first = commit(stage.output, unit, table, metrics, **settings)
     [path] = output_files(tmp_path / "out")
     before = path.read_bytes()
@@ -254,7 +254,7 @@ def test_the_first_commit_wins_and_the_second_learns_of_it(tmp_path: Path) -> No
 
 def test_data_without_a_manifest_is_adopted_not_rewritten(tmp_path: Path) -> None:
     unit, stage, table, metrics = one_unit(tmp_path)
-    settings = {"schema": stage.schema, "fingerprint": stage.fingerprint}
+    settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}
     commit(stage.output, unit, table, metrics, **settings)
     [record] = (tmp_path / "out/_manifest/units").iterdir()
     [path] = output_files(tmp_path / "out")
@@ -271,7 +271,7 @@ def test_a_foreign_object_of_that_name_is_refused_and_left_alone(tmp_path: Path)
     unit, stage, table, metrics = one_unit(tmp_path)
     path = tmp_path / "out/data" / f"{unit.object_name(stage.fingerprint)}.parquet"
     path.parent.mkdir(parents=True)
-    settings = {"schema": stage.schema, "fingerprint": stage.fingerprint}
+    settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}
     for content in (b"garbage", None):
         if content is None:
             pq.write_table(pa.table({"a": [1]}), path)
@@ -286,7 +286,7 @@ def test_a_foreign_object_of_that_name_is_refused_and_left_alone(tmp_path: Path)
 
 def test_a_table_that_is_not_the_units_is_never_committed(tmp_path: Path) -> None:
     unit, stage, table, metrics = one_unit(tmp_path)
-    settings = {"schema": stage.schema, "fingerprint": stage.fingerprint}
+    settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}
     for wrong in (table.slice(1), table.drop_columns(["brand"]), table.select(table.column_names[::-1])):
         with pytest.raises(BlockError):
             commit(stage.output, unit, wrong, metrics, **settings)

@@ -337,6 +337,7 @@ def forget(case: Case, number: int) -> None:
     case.data(number).unlink()
     case.manifest(number).unlink()
     case.edit("_manifest/job.json", lambda facts: facts["objects"].pop(number))
+    shutil.rmtree(case.out / "_symlink_format_manifest", ignore_errors=True)  # as an older version left it
     books = read_books(OutputFolder(str(case.out), Storage()))
     sums = {n: getattr(books.metrics, n) for n in ("rows_in", "rows_ok", "rows_error")}
     case.edit("_manifest/job.json", lambda facts: facts.update(sums))

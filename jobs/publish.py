@@ -1,0 +1,61 @@
+"""`hpd publish`: a finished output becomes part of an Iceberg table, in one commit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.console import command, output, run_alone
+from jobs.options import AsJson, Overrides
+from pipeline.config import load_config
+from pipeline.job import JobError
+from pipeline.manifest import OutputFolder
+from pipeline.publish import publish as append
+from pipeline.storage import Storage
+
+
+@command
+def publish(
+    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder of a job, local or a URI.")],
+    catalog: Annotated[str, typer.Option("--catalog", help="Name of a catalog in pyiceberg's configuration.")],
+    table: Annotated[str, typer.Option("--table", help="namespace.table")],
+    create: Annotated[bool, typer.Option("--create", help="Make the table where it is not there.")] = False,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="Of the catalog; may be repeated. No place for secrets."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
+    ] = None,
+    set_: Overrides = None,
+    json_: AsJson = False,
+) -> None:
+    """Append the files that a finished output lists to an Iceberg table, in one commit. A second run appends nothing.
+
+    Needs `pip install 'hpd-catalog[publish]'`. The files stay where they are and must not be removed. Catalogs and
+    their credentials stand in ~/.pyiceberg.yaml or PYICEBERG_CATALOG__NAME__… Exit codes: 0 the table has the files,
+    2 it cannot, 4 a store did not answer or somebody else wrote to the table at once.
+    """
+    properties: dict[str, str] = {}
+    for word in property_ or ():
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise JobError(f"--property {word}: must be written KEY=VALUE")
+        properties[key] = value
+    settings = load_config(config, set_ or ()) if config is not None else None
+    storage = Storage(settings.output.storage if settings else {})
+    with output(json_) as out:
+        place = OutputFolder(storage.absolute(folder), storage)
+        done = append(place, catalog, table, properties=properties, create=create)
+        out.finish({"output": place.uri} | asdict(done))
+        made = "created, " if done.created else ""
+        line = f"{done.files:,} files, {done.rows:,} rows appended" if done.files else "nothing to append: it has them"
+        out.console.print(f"{table}: {made}{line}", highlight=False)
+
+
+if __name__ == "__main__":
+    run_alone(publish)

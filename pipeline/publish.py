@@ -1,0 +1,142 @@
+"""The listed files of a finished output -> an Iceberg table, in one commit, once. Needs the extra `publish`.
+
+The files stay where they are: Iceberg's metadata points to them. The snapshot says which output and which listing it
+came from, so that a second run finds it and appends nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.block import explain
+from pipeline.compact import DataFile, data_files
+from pipeline.job import JobError
+from pipeline.manifest import JOB, OutputFolder
+from pipeline.resume import RUN, output_schema_of
+from pipeline.storage import StorageError, StoreUnavailableError
+
+#: Properties of a snapshot: where its rows come from, the job's fingerprint, and the hash of the files listed.
+OUTPUT, FINGERPRINT, LISTING = "hpd.output", "hpd.fingerprint", "hpd.listing"
+EXTRA = "pip install 'hpd-catalog[publish]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What `publish` did. files, rows: appended, none where the table has them. created: the table is new."""
+
+    table: str
+    files: int
+    rows: int
+    created: bool
+    snapshot: int | None
+
+
+def publish(
+    output: OutputFolder, catalog_name: str, table_name: str, *, properties: Mapping[str, str], create: bool
+) -> Publication:
+    """Appends the data files that a finished output lists to an Iceberg table.
+
+    catalog_name: of pyiceberg's configuration, `properties` laid over it. table_name: `namespace.table`. create: makes
+    table and namespace where they are not there. Raises `JobError` where the extra, the output, the table or a column
+    cannot be used, or where the table has files that the output does not list any more; `StorageError` where catalog
+    or store fail.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+    except ImportError as e:
+        raise JobError(f"publishing needs pyiceberg ({e}): {EXTRA}") from e
+    run, listing = output.read_json(RUN), output.read_json(JOB)
+    if run is None or listing is None or not output.is_finished():
+        raise JobError(f"{output.uri}: not a finished output (no _SUCCESS): run `hpd extract` to its end first")
+    if run["facts"]["output"].get("layout") == "hive":
+        raise JobError(
+            f"{output.uri}: the columns of its folders (output.layout hive) are in no file, and Iceberg's add_files "
+            "reads nothing else: extract with the layout flat"
+        )
+    schema = output_schema_of(run)
+    files = {_address(output, file): file for file in data_files(output.listed(listing)) if file.rows}
+    mark = _mark(files)
+    if table_name.count(".") < 1 or not all(table_name.split(".")):
+        raise JobError(f"table {table_name!r}: must be written namespace.table")
+    try:
+        catalog = load_catalog(catalog_name, **properties)
+        created = create and not catalog.table_exists(table_name)
+        if created:
+            _check_types(schema)
+            catalog.create_namespace_if_not_exists(table_name.rpartition(".")[0])
+            catalog.create_table(table_name, schema)
+        table = catalog.load_table(table_name)
+        missing = [] if _is_published(table, mark) else _missing(table, output, files, table_name)
+        if missing:
+            facts = {OUTPUT: output.uri, FINGERPRINT: str(run["fingerprint"]), LISTING: mark}
+            table.add_files(missing, snapshot_properties=facts)
+        snapshot = table.current_snapshot()
+        rows = sum(files[uri].rows for uri in missing)
+        return Publication(table_name, len(missing), rows, created, snapshot.snapshot_id if snapshot else None)
+    except (JobError, StorageError):
+        raise
+    except NoSuchTableError as e:
+        raise JobError(f"table {table_name} is not in the catalog {catalog_name}: give --create to make it") from e
+    except CommitFailedException as e:
+        raise StoreUnavailableError(f"table {table_name}: somebody else wrote to it meanwhile: {explain(e)}") from e
+    except (ValueError, TypeError, NotImplementedError) as e:
+        raise JobError(f"table {table_name} of catalog {catalog_name}: {explain(e)}") from e
+    except Exception as e:
+        raise StorageError(f"table {table_name} of catalog {catalog_name}: {explain(e)}") from e
+
+
+def _address(output: OutputFolder, file: DataFile) -> str:
+    uri = output.data(file.name)
+    return uri if "://" in uri else f"file://{uri}"
+
+
+def _mark(files: Mapping[str, DataFile]) -> str:
+    text = "\n".join(f"{uri} {file.units[0].sha256}" for uri, file in sorted(files.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_published(table: Any, mark: str) -> bool:
+    """Whether a snapshot of the table holds just this listing, whatever became of its files since."""
+    summaries = (snapshot.summary for snapshot in table.snapshots())
+    return any(summary is not None and summary.get(LISTING) == mark for summary in summaries)
+
+
+def _missing(table: Any, output: OutputFolder, files: Mapping[str, DataFile], name: str) -> list[str]:
+    """The files that the table lacks. Raises `JobError` where it has rows of this output that would stand twice."""
+    place = output.path("data/")
+    place = place if "://" in place else f"file://{place}"
+    there = {path for path in table.inspect.files().column("file_path").to_pylist() if path.startswith(place)}
+    outdated = sorted(there - files.keys())
+    if outdated:
+        raise JobError(
+            f"table {name} has {len(outdated)} file(s) that {output.uri} does not list any more, such as "
+            f"{outdated[0]}: it was compacted, or its input has changed, since it was published. Delete its rows from "
+            "the table first"
+        )
+    before = [s for s in table.snapshots() if s.summary is not None and s.summary.get(OUTPUT) == output.uri]
+    if before and not there:
+        raise JobError(
+            f"table {name} has had other files of {output.uri} (snapshot {before[-1].snapshot_id}) and keeps its rows "
+            "elsewhere now: which of them are there cannot be told. Delete them, and publish to a new table"
+        )
+    return sorted(files.keys() - there)
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raises `JobError` naming the first column that Iceberg has no type for."""
+    from pyiceberg.catalog import Catalog
+
+    for field in schema:
+        try:
+            Catalog._convert_schema_if_needed(pa.schema([field]))
+        except Exception as e:
+            raise JobError(
+                f"column {field.name!r} is {field.type}, which Iceberg cannot hold ({explain(e)}): leave it out by "
+                "output.keep, or extract with output.profile athena"
+            ) from e

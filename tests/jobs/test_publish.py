@@ -1,0 +1,123 @@
+"""`hpd publish` against pyiceberg's SQL catalog on a local folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import pipeline.drive
+from jobs.cli import app
+from pipeline.compact import compact
+from pipeline.manifest import OutputFolder
+from pipeline.run import run
+from pipeline.storage import Storage
+from tests.pipeline.helpers import inline, job, output_table, shards, write
+
+TABLE = "shop.products"
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("pyiceberg", reason="the extra `publish` is not installed")
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    write(
+        shards(tmp_path / "in", 2) / "part-empty.parquet",
+        {"id": pa.array([], pa.int64()), "title": pa.array([], pa.string())},
+    )
+    assert run(job(tmp_path, tmp_path / "in")).complete
+    (tmp_path / "warehouse").mkdir()
+    return tmp_path / "out"
+
+
+def properties(out: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{out.parent}/catalog.db", "warehouse": f"file://{out.parent}/warehouse"}
+
+
+def publish(out: Path, *options: str, table: str = TABLE) -> tuple[int, str]:
+    words = [word for key, value in properties(out).items() for word in ("--property", f"{key}={value}")]
+    result = CliRunner().invoke(app, ["publish", str(out), "--catalog", "local", "--table", table, *words, *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def table(out: Path) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog("local", **properties(out)).load_table(TABLE)
+
+
+def rows(out: Path) -> list[dict]:
+    return sorted(table(out).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+
+def test_a_table_is_made_filled_in_one_commit_and_never_twice(out: Path) -> None:
+    code, text = publish(out)
+    assert code == 2 and f"{TABLE} is not in the catalog local: give --create" in text
+    assert publish(out, "--create") == (0, f"{TABLE}: created, 6 files, 80 rows appended\n")
+    assert rows(out) == output_table(out).to_pylist()
+    [snapshot] = table(out).snapshots()
+    run_json = json.loads((out / "run.json").read_text())
+    assert snapshot.summary["hpd.fingerprint"] == run_json["fingerprint"] and snapshot.summary["hpd.output"] == str(out)
+    for _ in range(2):
+        assert publish(out, "--create") == (0, f"{TABLE}: nothing to append: it has them\n")
+    assert len(table(out).snapshots()) == 1
+
+
+def test_an_output_that_has_grown_appends_what_is_new(out: Path, tmp_path: Path) -> None:
+    publish(out, "--create")
+    write(tmp_path / "in/part-9.parquet", {"id": [900], "title": ["new"]})
+    assert run(job(tmp_path, tmp_path / "in")).complete
+    assert publish(out) == (0, f"{TABLE}: 1 files, 1 rows appended\n")
+    assert [row["id"] for row in rows(out)] == [*range(80), 900]
+
+
+def test_rows_that_would_stand_twice_are_refused(out: Path, tmp_path: Path) -> None:
+    publish(out, "--create")
+    compact(OutputFolder(str(out), Storage()), most=2**30)
+    code, text = publish(out)
+    assert code == 2 and "has 6 file(s)" in text and "does not list any more" in text
+    # After the table's own maintenance, the files are not ours to find.
+    table(out).overwrite(pa.Table.from_pylist(rows_of(out), schema=table(out).schema().as_arrow()))
+    code, text = publish(out)
+    assert code == 2 and "keeps its rows elsewhere now" in text
+
+
+def rows_of(out: Path) -> list[dict]:
+    return output_table(out).slice(0, 1).to_pylist()
+
+
+def test_a_table_rewritten_by_others_still_counts_as_published(out: Path) -> None:
+    publish(out, "--create")
+    table(out).overwrite(pa.Table.from_pylist(rows_of(out), schema=table(out).schema().as_arrow()))
+    assert publish(out) == (0, f"{TABLE}: nothing to append: it has them\n")
+
+
+def test_a_merged_output_is_published_as_it_is(out: Path) -> None:
+    compact(OutputFolder(str(out), Storage()), most=2**30)
+    assert publish(out, "--create") == (0, f"{TABLE}: created, 1 files, 80 rows appended\n")
+    assert rows(out) == output_table(out).to_pylist()
+
+
+def test_what_cannot_be_published_is_refused_with_the_reason(out: Path, tmp_path: Path) -> None:
+    assert publish(out, table="products")[1] == "error: table 'products': must be written namespace.table\n"
+    assert publish(out, "--property", "odd")[1] == "error: --property odd: must be written KEY=VALUE\n"
+    write(tmp_path / "odd/a.parquet", {"title": ["x"], "took": pa.array([1], pa.duration("s"))})
+    assert run(job(tmp_path, tmp_path / "odd", output=str(tmp_path / "odd-out"))).complete
+    (tmp_path / "odd-out/catalog.db").touch()
+    code, text = publish(tmp_path / "odd-out", "--create")
+    assert code == 2 and "column 'took' is duration[s], which Iceberg cannot hold" in text
+    os.remove(out / "_SUCCESS")
+    assert publish(out)[0] == 2 and "not a finished output" in publish(out)[1]
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    result = CliRunner().invoke(app, ["publish", str(tmp_path), "--catalog", "x", "--table", "a.b"])
+    assert result.exit_code == 2 and "pip install 'hpd-catalog[publish]'" in result.stderr

@@ -13,6 +13,7 @@ from jobs.finetune import finetune
 from jobs.judge import judge
 from jobs.label import label
 from jobs.review import app as review
+from jobs.submit import submit
 from jobs.validate import validate
 from jobs.verify import verify
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(extract)
+app.command()(submit)
 app.command()(validate)
 app.command()(verify)
 app.command()(evaluate)

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 COMMAND = os.environ.get("HPD_COMMAND", "hpd")
 TIMEOUT = timedelta(hours=float(os.environ.get("HPD_TIMEOUT_HOURS", "24")))

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from hpd_catalog import (
     RETRY_DELAY,
     TIMEOUT,

@@ -60,11 +60,11 @@ class BaseOperator:
 
 def modules() -> dict[str, ModuleType]:
     """What stands in for Airflow in `sys.modules`."""
-    made = {name: ModuleType(name) for name in ("airflow", "airflow.sdk", "airflow.exceptions")}
+    made = {name: ModuleType(name) for name in ("airflow", "airflow.sdk", "airflow.sdk.exceptions")}
     for kind in (DAG, BaseOperator, Param):
         setattr(made["airflow.sdk"], kind.__name__, kind)
     for error in (AirflowException, AirflowFailException, AirflowSkipException):
-        setattr(made["airflow.exceptions"], error.__name__, error)
+        setattr(made["airflow.sdk.exceptions"], error.__name__, error)
     return made
 
 

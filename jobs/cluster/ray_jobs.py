@@ -102,10 +102,11 @@ def _client(address: str, timeouts: tuple[float, float]) -> Any:
 
 
 def _remote(details: Any) -> RemoteJob:
+    message = (details.message or "").partition(", last available logs")[0]  # they are shown anyway
     return RemoteJob(
         id=details.submission_id or "",
         state=State(str(details.status)),
-        message=" ".join((details.message or "").split())[:500],
+        message=" ".join(message.split())[:500],
         exit_code=details.driver_exit_code,
         metadata=details.metadata or {},
     )

@@ -12,6 +12,12 @@ from jobs.cluster.submission import ENTRYPOINT, ClusterError, ClusterUnavailable
 
 #: Seconds for a connection, and for each silence of an answer; an upload is answered after it was stored.
 TIMEOUTS, UPLOAD_TIMEOUTS = (10.0, 60.0), (10.0, 300.0)
+#: Loggers of Ray that tell of each upload, and that the adapter of the default model is large.
+_TALKATIVE = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 #: What gateways say for a server that is not there.
 _PASSING = (429, 502, 503, 504)
 
@@ -89,7 +95,8 @@ class RayJobs:
 def _client(address: str, timeouts: tuple[float, float]) -> Any:
     from ray.job_submission import JobSubmissionClient
 
-    logging.getLogger("ray.dashboard.modules").setLevel(logging.WARNING)  # it tells of each upload
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     class Bounded(JobSubmissionClient):
         """Ray's requests have no timeout: a server that accepts and stays silent would be waited for for ever."""

@@ -1,7 +1,8 @@
 # make run     install, then the main job over the sample catalog
 # make test    install, then all tests but those marked slow (ARGS="tests/core -k mask" narrows them, ARGS="-m slow" runs
 #              the slow ones)
-# make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 10 minutes
+# make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 12 minutes
+#              on two busy cores
 # make lint    ruff, mypy and the import contracts
 # make clean   remove what these made
 #

@@ -54,9 +54,10 @@ def catalog(world: World, name: str, rows: int, broken: bool = False) -> str:
     if broken:
         damaged = folder / "part-1.parquet"
         content = bytearray(damaged.read_bytes())
-        first = pq.ParquetFile(damaged).metadata.row_group(0).column(1)
-        start = first.dictionary_page_offset or first.data_page_offset
-        content[start : start + first.total_compressed_size] = b"\xff" * first.total_compressed_size
+        # Not in the first row group, where `hpd validate` looks.
+        pages = pq.ParquetFile(damaged).metadata.row_group(1).column(1)
+        start = pages.dictionary_page_offset or pages.data_page_offset
+        content[start : start + pages.total_compressed_size] = b"\xff" * pages.total_compressed_size
         damaged.write_bytes(content)
     _inside(world, f"client.put({str(folder)!r} + '/', '{INPUT}/{name}/', recursive=True)")
     return f"s3://{INPUT}/{name}/"

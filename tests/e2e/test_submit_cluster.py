@@ -1,4 +1,4 @@
-"""`hpd submit` and plain `ray job submit` against a real Ray cluster and a real S3 server: 5 to 10 minutes."""
+"""`hpd submit` and plain `ray job submit` against a real Ray cluster and S3 server. 11 minutes on two busy cores."""
 
 from __future__ import annotations
 

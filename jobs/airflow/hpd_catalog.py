@@ -87,8 +87,8 @@ def verify_command(params: Params, partition: str) -> list[str]:
 
 def report_command(params: Params, partition: str) -> list[str]:
     folder = str(params["report"]).replace("{partition}", partition)
-    documents = str(params["documents"])
-    return [COMMAND, "report", located(params, partition)["output"], "--documents", documents, "--output", folder]
+    command = [COMMAND, "report", located(params, partition)["output"], "--config", str(params["config"])]
+    return [*command, "--documents", str(params["documents"]), "--output", folder]
 
 
 def cost(validated: Mapping[str, Any], planned: Mapping[str, Any] | None, params: Params) -> float | None:

@@ -151,7 +151,14 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
     assert made["validate"][2:] == [*job, "--set", "run.ray_address=auto", "--json"]
     assert made["plan"][2:] == [*job, "--set", "run.ray_address=auto", "--json", "--throughput", "20.5"]
     assert made["verify"][2] == "s3://bucket/enriched/date=2026-11-30/" and "--sample" in made["verify"]
-    assert made["report"][3:] == ["--documents", "1000000", "--output", "/reports/2026-11-30"]
+    assert made["report"][3:] == [
+        "--config",
+        "/opt/hpd/job.yaml",
+        "--documents",
+        "1000000",
+        "--output",
+        "/reports/2026-11-30",
+    ]
 
 
 def test_the_partition_is_the_parameter_or_the_date_of_the_run(catalog: ModuleType) -> None:

@@ -95,7 +95,7 @@ def test_a_retry_after_a_kill_attaches_to_the_job_that_went_on(airflow: Airflow)
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
-        if not killed and re.search(r"(?<!\d)[1-9]\d*/2000 rows", line):
+        if not killed and re.search(r"(?<![\d,])[1-9][\d,]*/2,?000 rows", line):
             killed = True
             _kill_submit()
     assert process.wait(timeout=60) == 0 and killed, "".join(lines)[-5000:]

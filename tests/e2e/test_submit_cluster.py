@@ -75,7 +75,7 @@ def test_stop_then_continue_then_the_same_again_while_it_runs(cluster_with_s3: W
     reader = threading.Thread(target=lambda: lines.extend(iter(client.stderr.readline, "")))  # type: ignore[union-attr]
     reader.start()
     end = time.monotonic() + 300
-    while time.monotonic() < end and not any(re.match(r"[1-9]\d*/4000 rows", line) for line in lines):
+    while time.monotonic() < end and not any(re.match(r"[1-9][\d,]*/4,?000 rows", line) for line in lines):
         assert client.poll() is None, "".join(lines)
         time.sleep(0.2)
     os.kill(inner(client), signal.SIGTERM)

@@ -17,6 +17,7 @@ from jobs.plan import plan
 from jobs.publish import publish
 from jobs.report import report
 from jobs.review import app as review
+from jobs.submit import submit
 from jobs.validate import validate
 from jobs.verify import verify
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(extract)
+app.command()(submit)
 app.command()(validate)
 app.command()(plan)
 app.command()(report)

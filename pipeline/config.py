@@ -228,6 +228,17 @@ class JobConfig(_Section):
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     """Reads a job's YAML with `key.key=value` overrides (values are YAML) laid over it. Raises `ConfigError`."""
+    tree, given = _laid_over(path, overrides)
+    return checked(JobConfig, tree, str(path), given)
+
+
+def config_tree(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same as it was written, unchecked: to be put into another file. It holds the storage options."""
+    return _laid_over(path, overrides)[0]
+
+
+def _laid_over(path: str | Path, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """(the YAML with its overrides, {steps of a key: the override that set it})."""
     tree = read_mapping(path)
     _spell_out_model(tree)
     given: dict[tuple[str, ...], str] = {}
@@ -246,7 +257,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
             raise ConfigError(f"--set {override}: {'.'.join(steps[:-1])} is no section of keys") from None
         _spell_out_model(tree)
         given[steps] = f"--set {override}"
-    return checked(JobConfig, tree, str(path), given)
+    return tree, given
 
 
 def _spell_out_model(tree: dict[str, Any]) -> None:

@@ -1,0 +1,259 @@
+"""An Airflow 3 DAG: plan, extract, verify and report one partition of a catalog on a Ray cluster.
+
+Copy this file into the DAG folder. Airflow's environment needs nothing else: no Ray provider, no ray, no torch, nothing
+of this project. Each task runs the command `hpd` of another environment. Variables that it reads when it is parsed:
+
+HPD_COMMAND           path of `hpd`; `hpd` of PATH without it
+HPD_TIMEOUT_HOURS     longest extraction, 24 without it
+HPD_RETRY_SECONDS     wait before the first retry, 300 without it
+
+docs/airflow.md says what the parameters mean and what happens when a task is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+COMMAND = os.environ.get("HPD_COMMAND", "hpd")
+TIMEOUT = timedelta(hours=float(os.environ.get("HPD_TIMEOUT_HOURS", "24")))
+RETRY_DELAY = timedelta(seconds=float(os.environ.get("HPD_RETRY_SECONDS", "300")))
+#: Exit codes of `hpd` that say the same however often it is tried: configuration or input, too many rows in error,
+#: damaged. All others (incomplete, unreachable, killed) are worth a retry, which goes on from what is committed.
+FINAL = (2, 3, 5)
+
+Params = Mapping[str, Any]
+
+
+def located(params: Params, partition: str) -> dict[str, str]:
+    """Input and output of one partition: `{partition}` in them is its date. Raises `AirflowFailException`."""
+    found = {}
+    for name in ("input", "output"):
+        text = str(params[name])
+        if not text.strip():
+            raise AirflowFailException(f"parameter {name}: is empty")
+        found[name] = text.replace("{partition}", partition)
+    return found
+
+
+def job_options(params: Params, partition: str) -> list[str]:
+    """What `hpd validate`, `plan` and `submit` are told about the job."""
+    places = located(params, partition)
+    options = ["--config", str(params["config"]), "--input", places["input"], "--output", places["output"]]
+    if params.get("schema"):
+        options += ["--set", f"schemas.file={json.dumps(str(params['schema']))}"]
+    if params.get("limit"):
+        options += ["--limit", str(params["limit"])]
+    for override in params.get("set") or ():
+        options += ["--set", override]
+    return options
+
+
+def validate_command(params: Params, partition: str) -> list[str]:
+    # The pool need not fit the machine of Airflow: it is not where the job runs.
+    return [COMMAND, "validate", *job_options(params, partition), "--set", "run.ray_address=auto", "--json"]
+
+
+def plan_command(params: Params, partition: str) -> list[str]:
+    command = [COMMAND, "plan", *job_options(params, partition), "--set", "run.ray_address=auto", "--json"]
+    if params.get("rows_per_second"):
+        command += ["--throughput", str(params["rows_per_second"])]
+    return command
+
+
+def submit_command(params: Params, partition: str) -> list[str]:
+    command = [COMMAND, "submit", *job_options(params, partition), "--address", str(params["address"])]
+    return [*command, "--follow", "--stop-on-interrupt", "--every", str(params["poll_seconds"]), "--json"]
+
+
+def verify_command(params: Params, partition: str) -> list[str]:
+    command = [COMMAND, "verify", located(params, partition)["output"], "--config", str(params["config"])]
+    if params.get("verify_sample"):
+        command += ["--sample", str(params["verify_sample"])]
+    for override in params.get("set") or ():
+        command += ["--set", override]
+    return [*command, "--json"]
+
+
+def report_command(params: Params, partition: str) -> list[str]:
+    folder = str(params["report"]).replace("{partition}", partition)
+    command = [COMMAND, "report", located(params, partition)["output"], "--config", str(params["config"])]
+    return [*command, "--documents", str(params["documents"]), "--output", folder]
+
+
+def cost(validated: Mapping[str, Any], planned: Mapping[str, Any] | None, params: Params) -> float | None:
+    """Dollars of what is left to do: by `hpd plan` (the upper end of its interval, where it has one), else by the
+    parameters rows_per_second and dollars_per_hour; None where nobody can say."""
+    if validated["rows_left"] == 0:
+        return 0.0
+    if planned is not None:
+        if not planned.get("dollars_per_hour"):
+            return None
+        high = planned.get("dollars_high")
+        return planned.get("dollars") if high is None else high
+    rate, price = params.get("rows_per_second"), params.get("dollars_per_hour")
+    return validated["rows_left"] / rate / 3600 * price if rate and price else None
+
+
+def check_budget(dollars: float | None, budget: float | None) -> None:
+    """Raises `AirflowFailException` where the estimate is above the budget, or there is a budget and no estimate."""
+    if budget is None:
+        return
+    if dollars is None:
+        raise AirflowFailException(
+            f"budget_dollars is {budget:g}, and the cost cannot be estimated: set `price` in the configuration, or the "
+            "parameters rows_per_second and dollars_per_hour"
+        )
+    if dollars > budget:
+        raise AirflowFailException(f"estimated at {dollars:.2f} dollars, above budget_dollars {budget:g}: not started")
+
+
+def partition_of(context: Mapping[str, Any]) -> str:
+    """The parameter, else the date of the run's data interval, or of its start where it has none."""
+    given = context["params"].get("partition")
+    when = context.get("logical_date") or context["dag_run"].run_after
+    return str(given) if given else when.strftime("%Y-%m-%d")
+
+
+class HpdOperator(BaseOperator):
+    """Runs `hpd` and returns the JSON object that it ends with. Killed, it ends the command as Ctrl-C would.
+
+    command: (parameters, partition) -> argument list; no shell sees it.
+    """
+
+    def __init__(self, *, command: Callable[[Params, str], list[str]], **others: Any) -> None:
+        super().__init__(**others)
+        self.command = command
+        self._process: subprocess.Popen[str] | None = None
+
+    def execute(self, context: Any) -> Any:
+        return self.run_hpd(self.command(context["params"], partition_of(context)))
+
+    def on_kill(self) -> None:
+        """SIGTERM to the command, which stops its job; Airflow itself waits a few seconds only, so this does not."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+    def run_hpd(self, command: Sequence[str]) -> dict[str, Any]:
+        self.log.info("running %s", " ".join(command))
+        with self._started(command) as process:
+            assert process.stdout is not None and process.stderr is not None
+            relay = threading.Thread(target=self._relay, args=(process.stderr,), daemon=True)
+            relay.start()
+            lines = process.stdout.read().splitlines()
+            code = process.wait()
+            relay.join(timeout=10)
+        if code in FINAL:
+            raise AirflowFailException(f"hpd {command[1]} ended with {code}; a retry would too, see the log above")
+        if code != 0:
+            raise AirflowException(f"hpd {command[1]} ended with {code}")
+        return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+
+    def knows(self, command: str) -> bool:
+        """Whether this `hpd` has the command."""
+        asked = subprocess.run([COMMAND, command, "--help"], capture_output=True, timeout=300)
+        return asked.returncode == 0
+
+    @contextmanager
+    def _started(self, command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+        """A process group of its own: when Airflow kills the task for good, the command still ends its job in order."""
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            yield self._process
+        except BaseException:
+            self.on_kill()
+            raise
+
+    def _relay(self, lines: Any) -> None:
+        for line in lines:
+            self.log.info(line.rstrip())
+
+
+class PlanOperator(HpdOperator):
+    """Checks the job and its cost before anything is started."""
+
+    def execute(self, context: Any) -> Any:
+        params, partition = context["params"], partition_of(context)
+        facts = self.run_hpd(validate_command(params, partition))
+        planned = None
+        if facts["rows_left"] and self.knows("plan"):
+            planned = self.run_hpd(plan_command(params, partition))
+        dollars = cost(facts, planned, params)
+        estimate = "cost unknown" if dollars is None else f"about {dollars:.2f} dollars"
+        counts = f"{facts['rows']:,} rows in {facts['files']:,} files, {facts['units']:,} units"
+        self.log.info("%s; %s rows left to do, %s", counts, f"{facts['rows_left']:,}", estimate)
+        check_budget(dollars, params.get("budget_dollars"))
+        return {name: facts[name] for name in ("files", "units", "rows", "rows_left")} | {"dollars": dollars}
+
+
+class ReportOperator(HpdOperator):
+    """Skipped where no folder is given, or this `hpd` has no `report`."""
+
+    def execute(self, context: Any) -> Any:
+        params = context["params"]
+        if not params.get("report"):
+            raise AirflowSkipException("no folder for a report: parameter report")
+        if not self.knows("report"):
+            raise AirflowSkipException(f"{COMMAND} has no command `report`")
+        return self.run_hpd(report_command(params, partition_of(context)))
+
+
+PARAMS = {
+    "config": Param("/opt/hpd/job.yaml", type="string", description="YAML of the job, on the worker of Airflow."),
+    "input": Param(
+        "s3://bucket/catalog/date={partition}/",
+        type="string",
+        description="Folder, glob or file; {partition} is the date of the run.",
+    ),
+    "output": Param(
+        "s3://bucket/enriched/date={partition}/", type="string", description="An own folder per partition."
+    ),
+    "partition": Param(None, type=["null", "string"], description="In place of the date of the run."),
+    "schema": Param(None, type=["null", "string"], description="Schema file in place of the configuration's."),
+    "address": Param("http://127.0.0.1:8265", type="string", description="Dashboard of the Ray cluster."),
+    "budget_dollars": Param(None, type=["null", "number"], description="Do not start what is estimated above."),
+    "rows_per_second": Param(
+        None, type=["null", "number"], exclusiveMinimum=0, description="Of the whole job, for the estimate."
+    ),
+    "dollars_per_hour": Param(None, type=["null", "number"], description="Of all machines, where hpd has no `plan`."),
+    "poll_seconds": Param(30, type="number", minimum=0.5),
+    "limit": Param(None, type=["null", "integer"], minimum=1, description="Only the first so many rows."),
+    "verify_sample": Param(None, type=["null", "integer"], minimum=1, description="Open only so many data files."),
+    "report": Param(None, type=["null", "string"], description="Folder of the report; none without it."),
+    "documents": Param(1_000_000, type="number", description="Corpus size that the report extrapolates to."),
+    "set": Param([], type="array", items={"type": "string"}, description="key.key=value over the configuration."),
+}
+
+with DAG(
+    dag_id="hpd_catalog",
+    description="Attributes of a product catalog, by Hyper-Parallel Decoding on Ray",
+    schedule=None,
+    catchup=False,
+    # One run at a time: a cluster is sized for one. Two runs of one partition would attach to one job.
+    max_active_runs=1,
+    params=PARAMS,
+    default_args={"retries": 3, "retry_delay": RETRY_DELAY, "retry_exponential_backoff": True},
+    tags=["hpd"],
+) as dag:
+    plan = PlanOperator(task_id="plan", command=plan_command, execution_timeout=timedelta(hours=1))
+    extract = HpdOperator(task_id="extract", command=submit_command, execution_timeout=TIMEOUT)
+    verify = HpdOperator(task_id="verify", command=verify_command, execution_timeout=timedelta(hours=6))
+    report = ReportOperator(task_id="report", command=report_command, execution_timeout=timedelta(hours=1))
+    plan >> extract >> verify >> report

@@ -1,0 +1,204 @@
+"""What is submitted and under which id; attaching, following and stopping. Knows no Ray: see `Cluster`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from hpd_core.settings import fingerprint
+from pipeline.job import JobError, JobSpec
+
+#: What the cluster runs, in the folder that `jobs.cluster.package` builds.
+CONFIG_IN_PACKAGE = "job/job.yaml"
+ENTRYPOINT = f"python -m jobs.extract --config {CONFIG_IN_PACKAGE}"
+#: Metadata of a job on the cluster: its output, and a digest of all its settings.
+OUTPUT_KEY, SETTINGS_KEY = "hpd_output", "hpd_settings"
+#: The sections of a configuration that decide which rows an output has. Of the others a rerun may have new values.
+_DECIDING = ("text", "model", "prompt", "decode", "confidence")
+#: A cluster that does not answer is asked again for so long, and a stopped job waited for.
+PATIENCE_SECONDS, STOP_SECONDS = 300.0, 60.0
+#: The log is read whole each time: a long one is asked for less often, so that it costs no more than this.
+LOG_BYTES_PER_SECOND = 100_000
+
+
+class ClusterError(JobError):
+    """A cluster that refuses, or is no Ray cluster; the message names its address."""
+
+
+class ClusterUnavailableError(ClusterError):
+    """A cluster that does not answer: the same may succeed later."""
+
+
+class State(StrEnum):
+    """Ray's own words."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (State.PENDING, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteJob:
+    """A job as the cluster knows it. exit_code: of its driver, None where it has not ended by itself."""
+
+    id: str
+    state: State
+    message: str = ""
+    exit_code: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cluster(Protocol):
+    """The five things that are asked of a cluster. All raise `ClusterError`, each within a bounded time."""
+
+    @property
+    def address(self) -> str: ...
+
+    def jobs(self) -> Sequence[RemoteJob]:
+        """All that were ever submitted, as far as the cluster remembers."""
+        ...
+
+    def job(self, id: str) -> RemoteJob | None: ...
+
+    def submit(self, id: str, submission: Submission) -> bool:
+        """False where the cluster has a job of this id already."""
+        ...
+
+    def log(self, id: str) -> str:
+        """All that the job has written so far; empty where it has not begun."""
+        ...
+
+    def stop(self, id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job of a user: the same output and the same deciding settings are the same job.
+
+    mark: fingerprint of both. settings: digest of all settings, to tell whether a running job has these. folder: what
+    is uploaded as its working directory. env: variables for its processes; anybody who sees the cluster sees them.
+    """
+
+    mark: str
+    output: str
+    settings: str
+    folder: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def id(self, attempt: int) -> str:
+        return f"hpd-{self.mark}-{attempt}"
+
+    def attempt(self, id: str) -> int:
+        """Number of the attempt that has this id; 0 where it is another job's."""
+        before, _, number = id.rpartition("-")
+        return int(number) if before == f"hpd-{self.mark}" and number.isdigit() else 0
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {OUTPUT_KEY: self.output, SETTINGS_KEY: self.settings}
+
+
+def submission_of(job: JobSpec, folder: str, env: Mapping[str, str]) -> Submission:
+    """`job` with absolute paths. Storage options are in neither fingerprint."""
+    facts = {name: value for name, value in job.config.items() if name in _DECIDING}
+    facts |= {"reader": job.reader.facts(), "columns": asdict(job.output_options)}
+    facts |= {"inputs": list(job.inputs), "output": job.output, "limit": job.limit}
+    # Not the paths as they were typed: they depend on the current folder.
+    others = {name: job.config[name] for name in ("pool", "units", "run", "limits", "price")}
+    everything: dict[str, Any] = {"facts": facts, "others": others, "env": sorted(env.items())}
+    return Submission(fingerprint(facts), job.output, fingerprint(everything), folder, dict(env))
+
+
+def place(cluster: Cluster, submission: Submission) -> tuple[RemoteJob, bool]:
+    """Submits the next attempt, or finds the one that has not ended; (it, whether it was there already).
+
+    Raises `ClusterError` where another job, of other settings, is writing the same output.
+    """
+    jobs = [job for job in cluster.jobs() if job.id]
+    for other in jobs:
+        same = other.metadata.get(OUTPUT_KEY) == submission.output and not submission.attempt(other.id)
+        if same and not other.state.ended:
+            raise ClusterError(
+                f"{cluster.address}: job {other.id} ({other.state}) writes {submission.output} with other settings; "
+                f"let it end, or stop it: ray job stop --address {cluster.address} {other.id}"
+            )
+    attempts = sorted((job for job in jobs if submission.attempt(job.id)), key=lambda job: submission.attempt(job.id))
+    if attempts and not attempts[-1].state.ended:
+        return attempts[-1], True
+    id = submission.id(submission.attempt(attempts[-1].id) + 1 if attempts else 1)
+    fresh = cluster.submit(id, submission)
+    # Who was asked at the same moment, and was quicker, has submitted the same job.
+    return cluster.job(id) or RemoteJob(id, State.PENDING, metadata=submission.metadata), not fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, so that tests need not wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def follow(
+    cluster: Cluster,
+    id: str,
+    *,
+    write: Callable[[str], None],
+    say: Callable[[str], None],
+    every: float,
+    clock: Clock | None = None,
+) -> RemoteJob | None:
+    """Waits for the end of a job and gives `write` its log as it grows; None where the cluster has forgotten it.
+
+    every: seconds between looks. Raises `ClusterUnavailableError` where nobody answered for `PATIENCE_SECONDS`.
+    """
+    clock = clock or Clock()
+    shown, state, answered = 0, None, clock.now()
+    while True:
+        try:
+            job = cluster.job(id)
+            log = cluster.log(id) if job is not None else ""
+        except ClusterUnavailableError as error:
+            if clock.now() - answered > PATIENCE_SECONDS:
+                raise
+            say(f"{error}; the job may go on, asking again")
+            clock.sleep(every)
+            continue
+        answered = clock.now()
+        if job is None:
+            return None
+        if job.state is not state:
+            state = job.state
+            say(f"job {id}: {state}" + (f", {job.message}" if job.message else ""))
+        if len(log) > shown:
+            write(log[shown:])
+            shown = len(log)
+        if job.state.ended:
+            return job
+        clock.sleep(max(every, shown / LOG_BYTES_PER_SECOND))
+
+
+def stop(cluster: Cluster, submission: Submission, clock: Clock | None = None) -> list[RemoteJob]:
+    """Stops each attempt that has not ended and waits for its end; how they ended, or stand after `STOP_SECONDS`."""
+    clock = clock or Clock()
+    running = [job for job in cluster.jobs() if submission.attempt(job.id) and not job.state.ended]
+    for job in running:
+        cluster.stop(job.id)
+    ended: list[RemoteJob] = []
+    end = clock.now() + STOP_SECONDS
+    for job in running:
+        now = cluster.job(job.id)
+        while now is not None and not now.state.ended and clock.now() < end:
+            clock.sleep(1)
+            now = cluster.job(job.id)
+        ended.append(now or job)
+    return ended

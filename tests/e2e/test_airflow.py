@@ -1,0 +1,123 @@
+"""The DAG by `airflow dags test`, in Airflow's own environment, against a real Ray cluster and S3 server: `make
+airflow-test`, 12 minutes on two busy cores. HPD_AIRFLOW names the program `airflow`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.remote_job import catalog, job_file, listing, stored, target, tiny
+from tests.e2e.world import DASHBOARD, World
+
+AIRFLOW = os.environ.get("HPD_AIRFLOW", "")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(not AIRFLOW, reason="needs Airflow in an environment of its own: make airflow-test"),
+]
+
+
+class Airflow:
+    def __init__(self, world: World, repository: Path, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        (folder / "dags").mkdir()
+        shutil.copy(repository / "jobs/airflow/hpd_catalog.py", folder / "dags")
+        self.config = job_file(world, tiny(folder))
+        hpd = folder / "hpd"
+        hpd.write_text(f'#!/bin/sh\ncd {repository} && exec {sys.executable} -m jobs.cli "$@"\n')
+        hpd.chmod(0o755)
+        program = Path(AIRFLOW).absolute()
+        self.program = program
+        self.environment = dict(world.environment) | {
+            "AIRFLOW_HOME": str(folder),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "HPD_COMMAND": str(hpd),
+            "HPD_RETRY_SECONDS": "1",
+        }
+        done = world.run([program, "db", "migrate"], env=self.environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def start(self, source: str, name: str, **params: object) -> subprocess.Popen[str]:
+        params = {"config": str(self.config), "input": source, "output": target(name), "address": DASHBOARD} | params
+        command = [self.program, "dags", "test", "hpd_catalog", "--conf", json.dumps({"poll_seconds": 1} | params)]
+        return self.world.start(command, env=self.environment, stderr=subprocess.STDOUT)
+
+    def run(self, source: str, name: str, **params: object) -> tuple[int, str]:
+        process = self.start(source, name, **params)
+        log, _ = process.communicate(timeout=900)
+        return process.returncode, log
+
+
+@pytest.fixture(scope="module")
+def airflow(cluster_with_s3: World, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    return Airflow(cluster_with_s3, repository, tmp_path_factory.mktemp("airflow"))
+
+
+def test_a_budget_that_is_too_small_starts_nothing_and_one_that_is_not_does(airflow: Airflow) -> None:
+    source = catalog(airflow.world, "date=2026-11-30", 200).replace("2026-11-30", "{partition}")
+    rates = {"rows_per_second": 0.001, "dollars_per_hour": 1.0, "partition": "2026-11-30"}
+    code, log = airflow.run(source, "priced", budget_dollars=1, **rates)
+    assert code != 0 and "above budget_dollars 1: not started" in log, log[-3000:]
+    assert not stored(airflow.world, "priced")
+
+    code, log = airflow.run(source, "priced", budget_dollars=1000, **rates)
+    assert code == 0, log[-5000:]
+    assert listing(airflow.world, "priced")["rows_in"] == 200
+    assert "about 55.56 dollars" in log and "complete: 200 rows" in log and "verified" in log
+
+
+def test_a_unit_that_fails_fails_the_run_after_its_retries(airflow: Airflow) -> None:
+    source = catalog(airflow.world, "broken-dag", 400, broken=True)
+    code, log = airflow.run(source, "broken-dag", partition="x")
+    assert code != 0 and "hpd submit ended with 4" in log, log[-3000:]
+    attempts = set(re.findall(r"submitted job hpd-[0-9a-f]{16}-(\d+)", log))
+    assert attempts == {"1", "2", "3", "4"}  # one, and three retries
+    assert "_SUCCESS" not in stored(airflow.world, "broken-dag")
+
+
+def test_a_retry_after_a_kill_attaches_to_the_job_that_went_on(airflow: Airflow) -> None:
+    source = catalog(airflow.world, "killed-dag", 2000)
+    process = airflow.start(source, "killed-dag", partition="x")
+    lines: list[str] = []
+    killed = False
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if not killed and re.search(r"(?<![\d,])[1-9][\d,]*/2,?000 rows", line):
+            killed = True
+            _kill_submit()
+    assert process.wait(timeout=60) == 0 and killed, "".join(lines)[-5000:]
+    log = "".join(lines)
+    assert "hpd submit ended with -9" in log and "attached to job" in log
+    assert listing(airflow.world, "killed-dag")["rows_in"] == 2000
+
+
+def _kill_submit() -> None:
+    """SIGKILL to the one client that follows this output."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (
+                    (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    if entry.name.isdigit()
+                    else []
+                )
+            except OSError:
+                continue
+            if "submit" in words and target("killed-dag") in words:
+                os.kill(int(entry.name), signal.SIGKILL)
+                return
+    raise AssertionError("no client to kill")

@@ -1,0 +1,171 @@
+"""Ids, attaching, following and stopping, against a fake cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.cluster.package import located
+from jobs.cluster.submission import (
+    LOG_BYTES_PER_SECOND,
+    PATIENCE_SECONDS,
+    ClusterError,
+    ClusterUnavailableError,
+    RemoteJob,
+    State,
+    Submission,
+    follow,
+    place,
+    stop,
+    submission_of,
+)
+from pipeline.compose import compose
+from pipeline.config import load_config
+from tests.jobs.fake_cluster import FakeCluster, FakeTime
+
+JOB = Submission("feed", "s3://b/out", "5e77", "/nowhere")
+RUNNING, FAILED, STOPPED, SUCCEEDED = State.RUNNING, State.FAILED, State.STOPPED, State.SUCCEEDED
+
+
+@pytest.fixture
+def submitted(repository: Path) -> Callable[..., Submission]:
+    def make(*overrides: str, output: str = "s3://b/out", limit: int | None = None) -> Submission:
+        path = repository / "conf/quickstart.yaml"
+        job = compose(load_config(path, overrides), path, inputs=["in"], output=output, limit=limit)
+        return submission_of(located(job), "/nowhere", {})
+
+    return make
+
+
+def test_the_same_job_has_the_same_mark_from_any_folder(
+    submitted: Callable[..., Submission], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = submitted(output="out")
+    assert first == submitted(output=str(tmp_path / "out"))
+    assert first.output == str(tmp_path / "out") and first.id(3) == f"hpd-{first.mark}-3"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert first.mark != submitted(output="out").mark  # another folder is another output
+
+
+def test_what_decides_rows_makes_another_job_and_the_rest_does_not(submitted: Callable[..., Submission]) -> None:
+    first = submitted()
+    others = [
+        submitted(output="s3://b/other"),
+        submitted(limit=5),
+        submitted("decode.max_document_tokens=100"),
+        submitted("output.raw=true"),
+        submitted("text.template='{{ title }}'"),
+        submitted("schemas.define={extra: {attributes: [Brand]}}"),
+    ]
+    assert len({first.mark, *(other.mark for other in others)}) == 7
+    larger = submitted("pool.max_size=4")
+    assert larger.mark == first.mark and larger.settings != first.settings
+    secret = submitted("output.storage={key: a, secret: b}")
+    assert secret == first
+
+
+def test_attempts_are_counted_by_those_of_this_job() -> None:
+    assert [JOB.attempt(id) for id in (JOB.id(1), JOB.id(12), "hpd-beef-3", "hpd-feed-x", "raysubmit_1")] == [
+        1,
+        12,
+        0,
+        0,
+        0,
+    ]
+
+
+def test_a_job_is_submitted_once_attached_to_while_it_runs_and_continued_when_it_has_ended() -> None:
+    cluster = FakeCluster(script=())
+    job, attached = place(cluster, JOB)
+    assert (job.id, attached, cluster.submitted) == ("hpd-feed-1", False, ["hpd-feed-1"])
+    assert cluster.known["hpd-feed-1"].metadata == {"hpd_output": "s3://b/out", "hpd_settings": "5e77"}
+    for state in (State.PENDING, RUNNING):
+        cluster.add("hpd-feed-1", state)
+        job, attached = place(cluster, JOB)
+        assert (job.id, job.state, attached) == ("hpd-feed-1", state, True)
+    for number, state in enumerate((FAILED, STOPPED, SUCCEEDED), start=1):
+        cluster.add(f"hpd-feed-{number}", state)
+        assert place(cluster, JOB)[0].id == f"hpd-feed-{number + 1}"
+    # By number, not by name.
+    cluster.add("hpd-feed-9", FAILED)
+    cluster.add("hpd-feed-10", FAILED)
+    assert place(cluster, JOB)[0].id == "hpd-feed-11"
+
+
+def test_who_submitted_at_the_same_moment_is_attached_to() -> None:
+    job, attached = place(FakeCluster(script=(), quicker=True), JOB)
+    assert (job.id, attached) == ("hpd-feed-1", True)
+
+
+def test_two_jobs_of_other_settings_do_not_write_one_output() -> None:
+    cluster = FakeCluster(script=())
+    cluster.add("hpd-beef-1", RUNNING, {"hpd_output": "s3://b/out"})
+    with pytest.raises(ClusterError, match=r"hpd-beef-1 \(RUNNING\) writes s3://b/out .*ray job stop --address http"):
+        place(cluster, JOB)
+    cluster.add("hpd-beef-1", STOPPED, {"hpd_output": "s3://b/out"})
+    cluster.add("hpd-beef-2", RUNNING, {"hpd_output": "s3://b/elsewhere"})
+    assert place(cluster, JOB) == (RemoteJob("hpd-feed-1", State.PENDING, metadata=JOB.metadata), False)
+
+
+def followed(cluster: FakeCluster, time: FakeTime, every: float = 5.0) -> tuple[RemoteJob | None, str, list[str]]:
+    written: list[str] = []
+    said: list[str] = []
+    job = follow(cluster, "hpd-feed-1", write=written.append, say=said.append, every=every, clock=time.clock)
+    return job, "".join(written), said
+
+
+def test_the_log_is_shown_as_it_grows_and_each_state_once() -> None:
+    cluster = FakeCluster(
+        script=(State.PENDING, RUNNING, RUNNING, RUNNING, SUCCEEDED), logs=("", "a\n", "a\n", "a\nb", "a\nbc\n")
+    )
+    cluster.add("hpd-feed-1", State.PENDING)
+    time = FakeTime()
+    job, written, said = followed(cluster, time)
+    assert job is not None and job.state is SUCCEEDED
+    assert written == "a\nbc\n" and time.slept == [5.0] * 4
+    assert said == [f"job hpd-feed-1: {state}" for state in ("PENDING", "RUNNING", "SUCCEEDED")]
+
+
+def test_a_long_log_is_asked_for_less_often() -> None:
+    cluster = FakeCluster(script=(RUNNING, SUCCEEDED), logs=("x" * 30 * LOG_BYTES_PER_SECOND,))
+    cluster.add("hpd-feed-1", RUNNING)
+    time = FakeTime()
+    followed(cluster, time)
+    assert time.slept == [30.0]
+
+
+def test_a_cluster_that_forgot_the_job_ends_the_wait() -> None:
+    assert followed(FakeCluster(), FakeTime())[0] is None
+
+
+def test_silence_is_borne_for_a_while_and_said() -> None:
+    cluster = FakeCluster(script=(RUNNING,) * 4 + (SUCCEEDED,), silent=range(1, 4))
+    cluster.add("hpd-feed-1", RUNNING)
+    job, _, said = followed(cluster, FakeTime())
+    assert job is not None and job.state is SUCCEEDED
+    assert sum("http://head:8265 cannot be reached" in line and "may go on" in line for line in said) == 3
+
+    cluster, time = FakeCluster(silent=range(10**9)), FakeTime()
+    with pytest.raises(ClusterUnavailableError):
+        followed(cluster, time, every=10)
+    assert PATIENCE_SECONDS < time.seconds <= PATIENCE_SECONDS + 10
+
+
+def test_stopping_stops_every_attempt_that_runs_and_waits() -> None:
+    cluster = FakeCluster(script=())
+    cluster.add("hpd-feed-1", FAILED)
+    cluster.add("hpd-feed-2", RUNNING)
+    cluster.add("hpd-beef-1", RUNNING)
+    assert [(job.id, job.state) for job in stop(cluster, JOB, FakeTime().clock)] == [("hpd-feed-2", STOPPED)]
+    assert cluster.stopped == ["hpd-feed-2"]
+
+    class Deaf(FakeCluster):
+        def stop(self, id: str) -> None: ...
+
+    deaf, time = Deaf(script=()), FakeTime()
+    deaf.add("hpd-feed-1", RUNNING)
+    assert [job.state for job in stop(deaf, JOB, time.clock)] == [RUNNING] and 55 < time.seconds < 65

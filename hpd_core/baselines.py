@@ -235,6 +235,8 @@ def _refuse_constraint(encoder: PromptEncoder) -> None:
         raise SettingsError("grounding 'enforce': the baselines write freely; compare decoders with 'mark' or 'off'")
     if encoder.settings.closed_values is ClosedValues.LISTED:
         raise SettingsError("closed_values 'listed': the baselines write freely; compare decoders with 'free'")
+    if encoder.settings.absent_margin:
+        raise SettingsError("absent_margin: the baselines write what is likeliest; compare decoders with 0")
 
 
 def _first_line_stubs(encoder: PromptEncoder, attributes: Iterable[Attribute]) -> list[tuple[int, ...]]:

@@ -203,7 +203,7 @@ class Decoder:
         """
         rows = [_Row(slot, k) for _, slot in targets for k in range(1 + len(slot.drafted))]
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = self._likeliest(rows, wide)
+        chosen = self._likeliest(rows, self._with_margin(rows, wide))
         if any(row.slot.taught is not None for row in rows):
             override = self.model.tensor([row.taught for row in rows])
             chosen = torch.where(override >= 0, override, chosen)
@@ -218,6 +218,16 @@ class Decoder:
             if rejected:
                 document.slab.give_back(document.block, rejected)
             start = stop
+
+    def _with_margin(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
+        """Logits to choose by: what would end a value that nothing was written of yet has to win by the margin."""
+        first = [number for number, row in enumerate(rows) if not row.before]
+        if not self.settings.absent_margin or not first:
+            return logits
+        ends = self.model.tensor(sorted(self.stop_ids))
+        logits = logits.clone()
+        logits[self.model.tensor(first)[:, None], ends] -= self.settings.absent_margin
+        return logits
 
     def _likeliest(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
         """The likeliest id of each row [n], of those that its slot may write there. logits: [n, vocabulary]."""

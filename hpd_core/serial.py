@@ -134,6 +134,7 @@ class _Writer:
         allowed: Allowed | None,
     ) -> None:
         self.limit = settings.max_value_tokens if forced is None else len(forced)
+        self.margin = settings.absent_margin
         self.stop_ids, self.forced, self.allowed = stop_ids, forced, allowed
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -145,17 +146,23 @@ class _Writer:
             token = self.forced[len(self.ids)]
         elif self.allowed is not None:
             choices = self.allowed(self.ids)
-            token = max(choices, key=lambda i: float(logits[i]))
+            token = max(choices, key=lambda i: self._score(logits, i))
             if len(choices) == 1 and self.allowed.may_force:
                 self.ids.append(token)
                 self.logprobs.append(0.0)
                 return
         else:
             token = int(logits.argmax())
+            if self.margin and not self.ids:
+                token = max(range(len(logits)), key=lambda i: self._score(logits, i))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         self.ids.append(token)
         self.logprobs.append(float(torch.log_softmax(wide, -1)[token]))
         self.logits.append(logits)
+
+    def _score(self, logits: Tensor, i: int) -> float:
+        """What an id is chosen by: an end must win by the margin where it would be all that is written."""
+        return float(logits[i]) - (self.margin if i in self.stop_ids and not self.ids else 0.0)
 
     @property
     def done(self) -> bool:

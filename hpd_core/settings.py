@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -195,6 +196,8 @@ class DecodeSettings:
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     closed_values: whether an attribute with a closed list may be given anything else.
+    absent_margin: nats by which the bare end of the line must be likelier than anything else to be written first, which
+        is how fine-tuned models say absent; above 0 they answer more often, below 0 less often.
     draft_tokens: most ids that a slot is guessed to go on with, looked up in its document and checked in the step that
         feeds them; 0 for none. They change no answer, but only `isolated` slots need not stay in step.
     draft_rows: rows of a step up to which drafts fill it. Up to some number of rows a forward pass takes as long as
@@ -211,6 +214,7 @@ class DecodeSettings:
     grounding: Grounding = Grounding.OFF
     kv_mib: int | Auto | None = None
     closed_values: ClosedValues = ClosedValues.FREE
+    absent_margin: float = 0.0
     draft_tokens: int = 0
     draft_rows: int = 32
 
@@ -242,6 +246,8 @@ class DecodeSettings:
                 raise SettingsError(f"{name} is {value!r}: must be a whole number{' or auto' * (name in SIZES)}")
             if value < least:
                 raise SettingsError(f"{name} is {value}: must be at least {least}")
+        if not isinstance(self.absent_margin, int | float) or not math.isfinite(self.absent_margin):
+            raise SettingsError(f"absent_margin is {self.absent_margin!r}: must be a finite number of nats")
 
     @property
     def is_auto(self) -> bool:
@@ -307,6 +313,8 @@ class DecoderSpec:
             facts["settings"].pop("kv_mib")
         if self.settings.closed_values is ClosedValues.FREE:
             facts["settings"].pop("closed_values")
+        if not self.settings.absent_margin:
+            facts["settings"].pop("absent_margin")
         if not self.settings.draft_tokens:
             facts["settings"].pop("draft_tokens")
             facts["settings"].pop("draft_rows")

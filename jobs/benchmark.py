@@ -15,6 +15,7 @@ from hpd_core.settings import DecoderSpec
 from jobs.console import Output, command, output, run_alone, say, say_notice
 from jobs.options import (
     AsJson,
+    Decoding,
     Folder,
     Inputs,
     LayoutName,
@@ -76,6 +77,7 @@ def benchmark(
         str | None, typer.Option("--model", "-m", help="Name of conf/models.yaml, directory, GGUF file or hub id.")
     ] = None,
     max_value_tokens: ValueTokens = None,
+    decode: Decoding = None,
     threads: Threads = None,
     dollars_per_hour: Annotated[
         float | None, typer.Option(min=0, help=f"Price of the machine; {_MACHINE} of conf/prices.yaml otherwise.")
@@ -99,7 +101,7 @@ def benchmark(
         if input or set_:
             raise JobError("--input and --set belong to --config")
         data = read_benchmark(dataset)
-        spec = decoder_spec(model or DEFAULT_MODEL, layout, visibility, max_value_tokens)
+        spec = decoder_spec(model or DEFAULT_MODEL, layout, visibility, max_value_tokens, None, decode)
         shape = dataset_shape(data, dataset.name, limit, seed, keep_repeats=keep_repeats)
     else:
         if how is Lengths.GOLD:
@@ -109,6 +111,7 @@ def benchmark(
             "--layout": layout,
             "--visibility": visibility,
             "--max-value-tokens": max_value_tokens,
+            "--decode": decode,
         }
         unused = [name for name, value in given.items() if value is not None]
         if unused:

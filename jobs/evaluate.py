@@ -17,6 +17,7 @@ from jobs.options import (
     Calibrated,
     CalibrationFile,
     Dataset,
+    Decoding,
     Folder,
     GroundingName,
     LayoutName,
@@ -58,6 +59,7 @@ def evaluate(
     model: ModelName = DEFAULT_MODEL,
     max_value_tokens: ValueTokens = None,
     grounding: GroundingName = None,
+    decode: Decoding = None,
     calibrated: Calibrated = False,
     calibration: CalibrationFile = None,
     threshold: Thresholds = None,
@@ -73,7 +75,7 @@ def evaluate(
     if declared and not declared.keys() & benchmark.schemas.keys():
         raise JobError(f"--schemas: declares none of the categories of {dataset}, as {next(iter(benchmark.schemas))!r}")
     benchmark = benchmark.with_schemas(declared)
-    spec = decoder_spec(model, layout, visibility, max_value_tokens, grounding)
+    spec = decoder_spec(model, layout, visibility, max_value_tokens, grounding, decode)
     sure = confidence_settings(calibrated, calibration, threshold)
     sure.check_names(a.name for schema in benchmark.schemas.values() for a in schema)
     if sure != ConfidenceSettings() and decoder != "hpd":

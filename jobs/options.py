@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hpd_core import recipe
 from hpd_core.confidence import AUTO, ConfidenceSettings
-from hpd_core.settings import DecoderSpec, Grounding, Layout, Visibility
+from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, SettingsError, Visibility, did_you_mean
 from hpd_core.source import check_present
 from pipeline.job import JobError
 from pipeline.models import model_spec
+from pipeline.shipped import YamlError, parse_yaml
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="YAML of the job.", show_default=False)]
 Inputs = Annotated[
@@ -60,6 +61,10 @@ Thresholds = Annotated[
     ),
 ]
 ValueTokens = Annotated[int | None, typer.Option("--max-value-tokens", min=1, help="Longest value in tokens (K_max).")]
+Decoding = Annotated[
+    list[str] | None,
+    typer.Option("--decode", metavar="KEY=VALUE", help="Any other key of `decode` in a job; may be repeated."),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]
 
 
@@ -95,8 +100,11 @@ def decoder_spec(
     visibility: str | None,
     max_value_tokens: int | None,
     grounding: str | None = None,
+    others: Sequence[str] | None = None,
 ) -> DecoderSpec:
     """The spec of command-line words; what is not given is the fine-tuned model's own, or the default.
+
+    others: `KEY=VALUE` of further decode settings; values are YAML.
 
     Raises JobError or SettingsError for what does not exist.
     """
@@ -116,7 +124,25 @@ def decoder_spec(
         max_value_tokens=max_value_tokens or own.max_value_tokens,
         grounding=Grounding(grounding or own.grounding),
     )
-    return replace(base, settings=settings)
+    try:
+        return replace(base, settings=replace(settings, **_decode_settings(others or ())))
+    except (TypeError, ValueError) as error:  # a word that an enumeration does not know, say
+        raise error if isinstance(error, JobError | SettingsError) else JobError(f"--decode: {error}") from error
+
+
+def _decode_settings(words: Sequence[str]) -> dict[str, Any]:
+    known, found = [field.name for field in fields(DecodeSettings)], {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise JobError(f"--decode {word}: must be written KEY=VALUE")
+        if key not in known:
+            raise JobError(f"--decode {word}: {did_you_mean(key, known, 'keys')}")
+        try:
+            found[key] = parse_yaml(value, f"--decode {word}")
+        except YamlError as error:
+            raise JobError(str(error)) from error
+    return found
 
 
 def _number(text: str, word: str) -> float:

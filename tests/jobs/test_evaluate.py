@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from hpd_core.grounding import SourceText
 from hpd_core.prompt import EncodedDocument, PromptError
 from hpd_core.reading import read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema, ValueType
+from hpd_core.settings import ClosedValues
+from jobs.cli import app
 from jobs.decoders import OneByOne
+from jobs.options import decoder_spec
 from jobs.remote.labels import labels_of
 from jobs.scores.dataset import BenchmarkRow, read_benchmark
 from jobs.scores.predictions import CHUNK, extract_chunks, prediction, write_results
+from pipeline.models import BASE_MODEL, DEFAULT_MODEL
 from tests.jobs.test_dataset import row, write
 
 
@@ -166,3 +171,26 @@ def test_scores_of_real_files_agree_with_the_reference_scorer(
     command = [sys.executable, str(reference_scorer), str(gold_file), str(tmp_path / "predictions.jsonl")]
     reference = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert score([r.gold for r in data.rows], predictions).as_dict() == reference
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("absent_margins=1", "--decode absent_margins=1: did you mean 'absent_margin'?"),
+        ("absent_margin", "--decode absent_margin: must be written KEY=VALUE"),
+        ("absent_margin=much", "absent_margin is 'much': must be a finite number of nats"),
+        ("closed_values=always", "--decode: 'always' is not a valid ClosedValues"),
+        ("max_slots=0", "max_slots is 0: must be at least 1"),
+    ],
+)
+def test_a_decode_setting_that_is_none_is_refused(benchmark_file: Path, word: str, message: str) -> None:
+    line = ["evaluate", "--dataset", str(benchmark_file), "--output", "out", "--model", BASE_MODEL, "--decode", word]
+    result = CliRunner().invoke(app, line)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"error: {message}")
+
+
+def test_decode_settings_are_laid_over_the_models_own() -> None:
+    words = ["absent_margin=-0.5", "closed_values=listed", "kv_mib=null"]
+    settings = decoder_spec(DEFAULT_MODEL, None, None, None, None, words).settings
+    assert (settings.absent_margin, settings.closed_values, settings.kv_mib) == (-0.5, ClosedValues.LISTED, None)
+    assert settings.layout is decoder_spec(DEFAULT_MODEL, None, None, None).settings.layout

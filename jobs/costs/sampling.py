@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import mean
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpd_core.prompt import EncodedDocument, PromptEncoder
+from hpd_core.rows import RowStatus
 from hpd_core.schema import Document, Schema
 from pipeline.file_rows import FileRows
 from pipeline.job import RowFault
@@ -165,8 +166,27 @@ def _items(prepared: Prepared, rows: Sequence[DrawnRow]) -> Iterator[tuple[Drawn
         with explained(file.uri), prepared.source.open(file.uri) as opened, pq.ParquetFile(opened) as parquet:
             there = [name for name in wanted if name in parquet.schema_arrow.names]
             # A column has to be read, or nobody knows how many rows a batch has.
-            held = FileRows(parquet, there or parquet.schema_arrow.names[:1])
-            tables = {row: held.take(row, row + 1) for row in sorted({drawn.row for drawn in chosen})}
-        table = conform(with_partitions(pa.concat_tables(tables.values()), file.uri), asked)
-        found = dict(zip(tables, documents(reader, table), strict=True))
+            tables, found = _taken(parquet, there or parquet.schema_arrow.names[:1], {drawn.row for drawn in chosen})
+        if tables:
+            table = conform(with_partitions(pa.concat_tables(tables.values()), file.uri), asked)
+            found |= zip(tables, documents(reader, table), strict=True)
         yield from ((drawn, found[drawn.row]) for drawn in chosen)
+
+
+def _taken(
+    parquet: pq.ParquetFile, columns: Sequence[str], rows: Collection[int]
+) -> tuple[dict[int, pa.Table], dict[int, Document | RowFault]]:
+    """Rows by number, and why others cannot be read: a damaged page is no reason to plan nothing, since a run leaves
+    out its unit alone."""
+    tables: dict[int, pa.Table] = {}
+    faults: dict[int, Document | RowFault] = {}
+    held = FileRows(parquet, columns)
+    for row in sorted(rows):
+        try:
+            tables[row] = held.take(row, row + 1)
+        except (ValueError, pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the store; what Arrow cannot read has none
+                raise
+            faults[row] = RowFault(RowStatus.ERROR, f"cannot be read: {error}")
+            held = FileRows(parquet, columns)
+    return tables, faults

@@ -120,6 +120,20 @@ def plan_of(capfd: pytest.CaptureFixture[str]) -> PlanOf:
 
 
 @pytest.mark.usefixtures("words")
+@pytest.mark.usefixtures("words")
+def test_a_damaged_page_is_a_reason_of_its_rows_and_not_the_end_of_the_plan(
+    job: list[str], plan_of: PlanOf, tmp_path: Path
+) -> None:
+    titles = [f"{n}" * 50 for n in range(1000)]
+    path = write(tmp_path / "in/colour=9/x.parquet", {"title": titles, "category": ["shoes"] * 1000, "id": range(1000)})
+    raw = bytearray(path.read_bytes())
+    raw[100:4000] = bytes(3900)
+    path.write_bytes(raw)
+    sample = plan_of(job, "--rows", 600)["sample"]
+    unread = sum(count for reason, count in sample["rows_unusable"].items() if reason.startswith("cannot be read: "))
+    assert sample["rows"] == 600 and unread > 300 and sample["documents"] > 30
+
+
 def test_a_plan_counts_what_would_be_fed_and_writes_nothing(job: list[str], tmp_path: Path, plan_of: PlanOf) -> None:
     before = sorted(tmp_path.rglob("*"))
     facts = plan_of(job, "--rows", 1000)

@@ -27,7 +27,6 @@ from hpd_core.settings import (
     Layout,
     Prompting,
     PromptTemplate,
-    SettingsError,
     Stub,
 )
 from hpd_core.trie import TokenTrie, value_trie
@@ -98,10 +97,6 @@ class PromptEncoder:
     ) -> None:
         if prompting is Prompting.CHAT and not tokenizer.chat_template:
             raise PromptError("the tokenizer has no chat template: set the model's prompting to 'plain'")
-        if settings.absent_margin and template.absent:
-            raise SettingsError(
-                f"absent_margin: this prompt writes {template.absent!r} for absent, and not the bare end of the line"
-            )
         self.tokenizer = tokenizer
         self.settings = settings
         self.template = template

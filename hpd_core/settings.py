@@ -196,8 +196,8 @@ class DecodeSettings:
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     closed_values: whether an attribute with a closed list may be given anything else.
-    absent_margin: nats by which the bare end of the line must be likelier than anything else to be written first, which
-        is how fine-tuned models say absent; above 0 they answer more often, below 0 less often.
+    absent_margin: nats by which an end must be likelier than anything else to be the first token of a value, which is
+        how fine-tuned models say absent; above 0 they answer more often, below 0 less often.
     draft_tokens: most ids that a slot is guessed to go on with, looked up in its document and checked in the step that
         feeds them; 0 for none. They change no answer, but only `isolated` slots need not stay in step.
     draft_rows: rows of a step up to which drafts fill it. Up to some number of rows a forward pass takes as long as
@@ -246,8 +246,10 @@ class DecodeSettings:
                 raise SettingsError(f"{name} is {value!r}: must be a whole number{' or auto' * (name in SIZES)}")
             if value < least:
                 raise SettingsError(f"{name} is {value}: must be at least {least}")
-        if not isinstance(self.absent_margin, int | float) or not math.isfinite(self.absent_margin):
-            raise SettingsError(f"absent_margin is {self.absent_margin!r}: must be a finite number of nats")
+        margin = self.absent_margin
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
+            raise SettingsError(f"absent_margin is {margin!r}: must be a finite number of nats")
+        object.__setattr__(self, "absent_margin", float(margin))
 
     @property
     def is_auto(self) -> bool:
@@ -288,6 +290,13 @@ class DecoderSpec:
     template: PromptTemplate = field(default_factory=PromptTemplate)
     # Not hashed, as its mappings cannot be; equal specs still have equal hashes, which is all that caches need.
     confidence: ConfidenceRule | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.settings.absent_margin and self.template.absent:
+            word = self.template.absent
+            raise SettingsError(
+                f"absent_margin: this prompt writes {word!r} for absent, and not the bare end of the line"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""

@@ -9,7 +9,6 @@ import pytest
 
 from hpd_core.confidence import identity
 from hpd_core.decode import Decoder
-from hpd_core.prompt import PromptEncoder
 from hpd_core.rows import Counts
 from hpd_core.serial import decode_serial
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, PromptTemplate, SettingsError
@@ -60,20 +59,21 @@ def test_only_the_first_token_is_weighed_and_probabilities_stay_the_models_own()
         assert one.ids == other.ids and other.logprobs == pytest.approx(one.logprobs)
 
 
-def test_it_needs_a_prompt_that_says_absent_by_the_bare_end_of_the_line(tmp_path):
-    model = ModelSpec(str(write_tiny_model(tmp_path)), prompting="plain")
-    spec = DecoderSpec(model, DecodeSettings(absent_margin=1.0), PromptTemplate())
+def test_it_needs_a_prompt_that_says_absent_by_an_end_alone():
+    model = ModelSpec("anything")
     with pytest.raises(SettingsError, match="absent_margin: this prompt writes 'n/a' for absent"):
-        PromptEncoder.from_spec(spec)
-    PromptEncoder.from_spec(replace(spec, template=PromptTemplate(absent="")))
+        DecoderSpec(model, DecodeSettings(absent_margin=1.0), PromptTemplate())
+    DecoderSpec(model, DecodeSettings(absent_margin=1.0), PromptTemplate(absent=""))
 
 
 def test_a_margin_is_part_of_what_decides_answers_and_of_what_a_calibration_was_fitted_with(tmp_path):
-    spec = DecoderSpec(ModelSpec(str(write_tiny_model(tmp_path))), DecodeSettings())
+    model, template = ModelSpec(str(write_tiny_model(tmp_path))), PromptTemplate(absent="")
+    spec = DecoderSpec(model, DecodeSettings(), template)
     with_margin = replace(spec, settings=DecodeSettings(absent_margin=0.5))
+    assert type(DecodeSettings(absent_margin=1).absent_margin) is float  # one fingerprint, however it is written
     assert "absent_margin" not in spec.as_dict()["settings"]  # old outputs keep their fingerprint
     assert with_margin.as_dict()["settings"]["absent_margin"] == 0.5
     assert identity(spec.as_dict())["absent_margin"] is None and identity(with_margin.as_dict())["absent_margin"] == 0.5
-    for wrong in (float("nan"), float("inf"), "much"):
+    for wrong in (float("nan"), float("inf"), "much", True):
         with pytest.raises(SettingsError, match=r"absent_margin is .*: must be a finite number of nats"):
             DecodeSettings(absent_margin=wrong)

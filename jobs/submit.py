@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +13,7 @@ import typer
 from jobs.cluster.address import chosen
 from jobs.cluster.package import LIMIT_BYTES, build, located
 from jobs.cluster.submission import (
+    SETTINGS_KEY,
     Cluster,
     ClusterUnavailableError,
     RemoteJob,
@@ -26,7 +24,7 @@ from jobs.cluster.submission import (
     submission_of,
 )
 from jobs.cluster.verdict import finished, judge
-from jobs.console import Exit, Output, command, output, run_alone, say
+from jobs.console import Exit, Output, TerminatedError, command, output, run_alone, say, terminable
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from pipeline.compose import compose
 from pipeline.config import JobConfig, config_tree, load_config
@@ -61,8 +59,8 @@ def submit(
     """Run the main job on a Ray cluster. A job that runs already is attached to; one that ended is continued.
 
     Exit codes with --follow are those of `hpd extract`, by the manifest of the output: 0 complete, 2 configuration or
-    input, 3 more rows in error than allowed, 4 incomplete. Also 4: a cluster that does not answer. Without --follow: 0
-    when the job is submitted.
+    input, 3 more rows in error than allowed, 4 incomplete. Also 4: a cluster that does not answer, and SIGTERM. Without
+    --follow: 0 when the job is submitted.
     """
     if stop_ and not follow_:
         raise typer.BadParameter("--stop-on-interrupt says what happens while --follow waits")
@@ -74,7 +72,7 @@ def submit(
         say(notice)
     for path in [path for path in (*job.inputs, job.output) if "://" not in path]:
         say(f"{path} is a local path: the cluster's nodes must have the same folder there")
-    with tempfile.TemporaryDirectory(prefix="hpd-submit-") as folder, output(json_) as out, terminable():
+    with terminable(), tempfile.TemporaryDirectory(prefix="hpd-submit-") as folder, output(json_) as out:
         package = build(Path(folder), config_tree(config, set_ or ()), settings, job, config)
         submission = submission_of(job, folder, variables)
         try:
@@ -105,8 +103,8 @@ def run(
     try:
         remote, attached = place(cluster, submission)
         say(f"{'attached to' if attached else 'submitted'} job {remote.id} at {cluster.address}")
-        if attached and remote.metadata.get("hpd_settings", submission.settings) != submission.settings:
-            say("it was submitted with other settings of pool, units, run, limits or price, and keeps them")
+        if attached and remote.metadata.get(SETTINGS_KEY, submission.settings) != submission.settings:
+            say("it was submitted with other settings of pool, units, run, limits, price or --env, and keeps them")
         facts: dict[str, Any] = {
             "submission_id": remote.id,
             "attempt": submission.attempt(remote.id),
@@ -119,7 +117,7 @@ def run(
             out.console.print(remote.id, highlight=False, soft_wrap=True)
             return
         ended = follow(cluster, remote.id, write=lambda text: _write(out, text), say=say, every=every)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminatedError):
         _interrupted(cluster, submission, stop_too)
         raise
     verdict = judge(job, settings.limits, before, finished(folder), ended)
@@ -160,20 +158,6 @@ def environment(words: Sequence[str]) -> dict[str, str]:
         if not equals or not name.isidentifier():
             raise JobError(f"--env {word.partition('=')[0]}: must be written NAME=VALUE")
     return {name: value for name, _, value in pairs}
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM, by which schedulers end a task, is the same as Ctrl-C."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -88,31 +88,34 @@ def verify_command(params: Params, partition: str) -> list[str]:
 def report_command(params: Params, partition: str) -> list[str]:
     folder = str(params["report"]).replace("{partition}", partition)
     command = [COMMAND, "report", located(params, partition)["output"], "--config", str(params["config"])]
+    for override in params.get("set") or ():
+        command += ["--set", override]
     return [*command, "--documents", str(params["documents"]), "--output", folder]
 
 
-def cost(validated: Mapping[str, Any], planned: Mapping[str, Any] | None, params: Params) -> float | None:
-    """Dollars of what is left to do: by `hpd plan` (the upper end of its interval, where it has one), else by the
-    parameters rows_per_second and dollars_per_hour; None where nobody can say."""
-    if validated["rows_left"] == 0:
-        return 0.0
-    if planned is not None:
-        if not planned.get("dollars_per_hour"):
-            return None
-        high = planned.get("dollars_high")
-        return planned.get("dollars") if high is None else high
-    rate, price = params.get("rows_per_second"), params.get("dollars_per_hour")
-    return validated["rows_left"] / rate / 3600 * price if rate and price else None
+def cost(planned: Mapping[str, Any], params: Params) -> float | None:
+    """Dollars of what is left to do, the upper end where `hpd plan` gives an interval: its dollars, or its hours at the
+    parameter dollars_per_hour where the configuration has no price; None where neither has."""
+    hours, dollars = (_upper_end(planned, name) for name in ("hours", "dollars"))
+    if planned["dollars_per_hour"]:  # without a price everything seems free
+        return dollars
+    price = params.get("dollars_per_hour")
+    return hours * price if price else None
+
+
+def _upper_end(planned: Mapping[str, Any], name: str) -> float:
+    high = planned[f"{name}_high"]
+    return float(planned[name] if high is None else high)
 
 
 def check_budget(dollars: float | None, budget: float | None) -> None:
-    """Raises `AirflowFailException` where the estimate is above the budget, or there is a budget and no estimate."""
+    """Raises `AirflowFailException` where the estimate is above the budget, or there is a budget and no price."""
     if budget is None:
         return
     if dollars is None:
         raise AirflowFailException(
-            f"budget_dollars is {budget:g}, and the cost cannot be estimated: set `price` in the configuration, or the "
-            "parameters rows_per_second and dollars_per_hour"
+            f"budget_dollars is {budget:g}, and there is no price to estimate with: set `price` in the "
+            "configuration, or the parameter dollars_per_hour"
         )
     if dollars > budget:
         raise AirflowFailException(f"estimated at {dollars:.2f} dollars, above budget_dollars {budget:g}: not started")
@@ -126,7 +129,7 @@ def partition_of(context: Mapping[str, Any]) -> str:
 
 
 class HpdOperator(BaseOperator):
-    """Runs `hpd` and returns the JSON object that it ends with. Killed, it ends the command as Ctrl-C would.
+    """Runs `hpd` and returns the JSON object that it ends with. Killed, it ends the command by SIGTERM.
 
     command: (parameters, partition) -> argument list; no shell sees it.
     """
@@ -140,9 +143,13 @@ class HpdOperator(BaseOperator):
         return self.run_hpd(self.command(context["params"], partition_of(context)))
 
     def on_kill(self) -> None:
-        """SIGTERM to the command, which stops its job; Airflow itself waits a few seconds only, so this does not."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
+        """SIGTERM to the command, once, which stops its job; Airflow itself waits a few seconds only, so this does not.
+
+        A task that takes too long comes here twice: by Airflow, and by the error that it raises in `execute`.
+        """
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
 
     def run_hpd(self, command: Sequence[str]) -> dict[str, Any]:
         self.log.info("running %s", " ".join(command))
@@ -159,15 +166,10 @@ class HpdOperator(BaseOperator):
             raise AirflowException(f"hpd {command[1]} ended with {code}")
         return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
 
-    def knows(self, command: str) -> bool:
-        """Whether this `hpd` has the command."""
-        asked = subprocess.run([COMMAND, command, "--help"], capture_output=True, timeout=300)
-        return asked.returncode == 0
-
     @contextmanager
     def _started(self, command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         """A process group of its own: when Airflow kills the task for good, the command still ends its job in order."""
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -175,8 +177,9 @@ class HpdOperator(BaseOperator):
             errors="replace",
             start_new_session=True,
         )
+        self._process = process
         try:
-            yield self._process
+            yield process
         except BaseException:
             self.on_kill()
             raise
@@ -192,10 +195,9 @@ class PlanOperator(HpdOperator):
     def execute(self, context: Any) -> Any:
         params, partition = context["params"], partition_of(context)
         facts = self.run_hpd(validate_command(params, partition))
-        planned = None
-        if facts["rows_left"] and self.knows("plan"):
-            planned = self.run_hpd(plan_command(params, partition))
-        dollars = cost(facts, planned, params)
+        dollars: float | None = 0.0
+        if facts["rows_left"]:
+            dollars = cost(self.run_hpd(plan_command(params, partition)), params)
         estimate = "cost unknown" if dollars is None else f"about {dollars:.2f} dollars"
         counts = f"{facts['rows']:,} rows in {facts['files']:,} files, {facts['units']:,} units"
         self.log.info("%s; %s rows left to do, %s", counts, f"{facts['rows_left']:,}", estimate)
@@ -204,14 +206,12 @@ class PlanOperator(HpdOperator):
 
 
 class ReportOperator(HpdOperator):
-    """Skipped where no folder is given, or this `hpd` has no `report`."""
+    """Skipped where no folder is given."""
 
     def execute(self, context: Any) -> Any:
         params = context["params"]
         if not params.get("report"):
             raise AirflowSkipException("no folder for a report: parameter report")
-        if not self.knows("report"):
-            raise AirflowSkipException(f"{COMMAND} has no command `report`")
         return self.run_hpd(report_command(params, partition_of(context)))
 
 
@@ -230,9 +230,14 @@ PARAMS = {
     "address": Param("http://127.0.0.1:8265", type="string", description="Dashboard of the Ray cluster."),
     "budget_dollars": Param(None, type=["null", "number"], description="Do not start what is estimated above."),
     "rows_per_second": Param(
-        None, type=["null", "number"], exclusiveMinimum=0, description="Of the whole job, for the estimate."
+        None, type=["null", "number"], exclusiveMinimum=0, description="Of the whole job, for `hpd plan`."
     ),
-    "dollars_per_hour": Param(None, type=["null", "number"], description="Of all machines, where hpd has no `plan`."),
+    "dollars_per_hour": Param(
+        None,
+        type=["null", "number"],
+        exclusiveMinimum=0,
+        description="Of all machines, where the configuration has no price.",
+    ),
     "poll_seconds": Param(30, type="number", minimum=0.5),
     "limit": Param(None, type=["null", "integer"], minimum=1, description="Only the first so many rows."),
     "verify_sample": Param(None, type=["null", "integer"], minimum=1, description="Open only so many data files."),

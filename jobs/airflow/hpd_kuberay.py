@@ -33,6 +33,7 @@ from hpd_catalog import (
 FOLDER = "/etc/hpd"
 #: What may stand in the command line of the job: KubeRay hands it to a shell.
 _PLAIN = re.compile(r"[\w./:=@%+,*{}-]+")
+COMPLETE = "Complete"
 _POLL_SECONDS = 20.0
 _GONE_SECONDS = 120
 
@@ -42,6 +43,11 @@ def job_name(output: str, partition: str) -> str:
     # The digest tells outputs apart whose names are alike; Kubernetes adds suffixes of its own to a short name.
     digest = hashlib.sha256(f"{output} {partition}".encode()).hexdigest()[:8]
     return f"hpd-{re.sub(r'[^a-z0-9-]+', '-', partition.lower())[:24].strip('-')}-{digest}"
+
+
+def has_ended(status: str | None) -> bool:
+    """Whether this `jobDeploymentStatus` is a last one: Complete, Failed or ValidationFailed."""
+    return status is not None and (status == COMPLETE or status.endswith("Failed"))
 
 
 def entrypoint(params: Params, partition: str) -> str:
@@ -68,8 +74,9 @@ def manifest(params: Params, partition: str, files: Mapping[str, str]) -> dict[s
         "spec": {
             "entrypoint": entrypoint(params, partition),
             "submissionMode": "K8sJobMode",
-            # A driver that died is started again in a new cluster, and goes on from what is committed.
-            "backoffLimit": 2,
+            # A driver that died is started again by Airflow's retry, and goes on from what is committed. KubeRay cannot
+            # tell it from one that refused its job, and would start clusters for that too.
+            "backoffLimit": 0,
             "activeDeadlineSeconds": int(TIMEOUT.total_seconds()),
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": 3600,
@@ -130,30 +137,34 @@ class RayJobOperator(BaseOperator):
         made = manifest(params, partition, files)
         name = made["items"][1]["metadata"]["name"]
         at = ("--namespace", str(params["namespace"]))
-        if self._status(name, at) in ("Failed", "Complete"):  # of an earlier try; a running one is attached to
+        if has_ended(self._status(name, at)):  # of an earlier try; a running one is attached to
             self._kubectl("delete", "rayjob", name, *at, f"--timeout={_GONE_SECONDS}s")
         self._running = ("delete", "rayjob", name, *at, "--wait=false")
         self._kubectl("apply", "-f", "-", *at, stdin=json.dumps(made))
         before = None
         while True:
             status = self._status(name, at)
+            if status is None:
+                raise AirflowException(f"RayJob {name} was deleted while it ran; what it committed stays")
             if status != before:
-                self.log.info("RayJob %s: %s", name, status or "not seen yet")
+                self.log.info("RayJob %s: %s", name, status or "not begun")
                 before = status
-            if status in ("Failed", "Complete"):
+            if has_ended(status):
                 break
             time.sleep(_POLL_SECONDS)
-        if status == "Failed":
-            raise AirflowException(f"RayJob {name} failed; what it committed stays")
+        if status != COMPLETE:
+            raise AirflowException(f"RayJob {name} ended as {status}; what it committed stays")
         # Whether the output is whole is for `verify` to say.
 
     def on_kill(self) -> None:
         if self._running:
             subprocess.Popen(["kubectl", *self._running], start_new_session=True)
 
-    def _status(self, name: str, at: tuple[str, ...]) -> str:
-        path = "jsonpath={.status.jobDeploymentStatus}"
-        return self._kubectl("get", "rayjob", name, *at, "--ignore-not-found", "-o", path).strip()
+    def _status(self, name: str, at: tuple[str, ...]) -> str | None:
+        """Empty before KubeRay has looked at the job; None where there is no such job."""
+        path = "jsonpath={.kind} {.status.jobDeploymentStatus}"
+        kind, _, status = self._kubectl("get", "rayjob", name, *at, "--ignore-not-found", "-o", path).partition(" ")
+        return status.strip() if kind else None
 
     def _kubectl(self, *words: str, stdin: str | None = None) -> str:
         done = subprocess.run(["kubectl", *words], input=stdin, capture_output=True, text=True, timeout=300)
@@ -170,7 +181,7 @@ PARAMS = {
     "schema": Param(None, type=["null", "string"], description="Schema file in place of the configuration's."),
     "budget_dollars": Param(None, type=["null", "number"]),
     "rows_per_second": Param(None, type=["null", "number"], exclusiveMinimum=0),
-    "dollars_per_hour": Param(None, type=["null", "number"]),
+    "dollars_per_hour": Param(None, type=["null", "number"], exclusiveMinimum=0),
     "namespace": Param("default", type="string"),
     "image": Param("registry.example.org/hpd:latest", type="string", description="Has this project and its packages."),
     "ray_version": Param("2.60.0", type="string", description="That of the image."),

@@ -18,8 +18,9 @@ _TALKATIVE = (
     "ray.dashboard.modules.job.sdk",
     "ray._private.runtime_env.packaging",
 )
-#: What gateways say for a server that is not there.
-_PASSING = (429, 502, 503, 504)
+#: Statuses of a server that has trouble of its own, as gateways and Ray have: 500 is also its "No available agent to
+#: submit job, please try again later".
+_TOO_MANY_REQUESTS, _SERVER_ERRORS = 429, range(500, 600)
 
 
 class RayJobs:
@@ -88,8 +89,11 @@ class RayJobs:
         except AuthenticationError as error:
             raise ClusterError(f"the Ray cluster at {self.address} wants a token: {error}") from error
         except (RuntimeError, ValueError, requests.RequestException) as error:
-            kind = ClusterUnavailableError if _status(error) in _PASSING else ClusterError
-            raise kind(f"{self.address}: not what a Ray job server answers: {_short(error)}") from error
+            status = _status(error)
+            if status == _TOO_MANY_REQUESTS or status in _SERVER_ERRORS:
+                trouble = f"the Ray cluster at {self.address} is in trouble: {_short(error)}"
+                raise ClusterUnavailableError(trouble) from error
+            raise ClusterError(f"{self.address}: not what a Ray job server answers: {_short(error)}") from error
 
 
 def _client(address: str, timeouts: tuple[float, float]) -> Any:

@@ -20,7 +20,7 @@ OUTPUT_KEY, SETTINGS_KEY = "hpd_output", "hpd_settings"
 _DECIDING = ("text", "model", "prompt", "decode", "confidence")
 #: A cluster that does not answer is asked again for so long, and a stopped job waited for.
 PATIENCE_SECONDS, STOP_SECONDS = 300.0, 60.0
-#: The log is read whole each time: a long one is asked for less often, so that it costs no more than this.
+#: The log is read whole each time: a long one is asked for less often than the state, and costs no more than this.
 LOG_BYTES_PER_SECOND = 100_000
 
 
@@ -159,14 +159,17 @@ def follow(
 ) -> RemoteJob | None:
     """Waits for the end of a job and gives `write` its log as it grows; None where the cluster has forgotten it.
 
-    every: seconds between looks. Raises `ClusterUnavailableError` where nobody answered for `PATIENCE_SECONDS`.
+    every: seconds between looks at its state. Raises `ClusterUnavailableError` where nobody answered for
+    `PATIENCE_SECONDS`.
     """
     clock = clock or Clock()
     shown, state, answered = 0, None, clock.now()
+    log_due = answered
     while True:
         try:
             job = cluster.job(id)
-            log = cluster.log(id) if job is not None else ""
+            asked = job is not None and (job.state.ended or clock.now() >= log_due)
+            log = cluster.log(id) if asked else ""
         except ClusterUnavailableError as error:
             if clock.now() - answered > PATIENCE_SECONDS:
                 raise
@@ -182,9 +185,11 @@ def follow(
         if len(log) > shown:
             write(log[shown:])
             shown = len(log)
+        if asked:
+            log_due = clock.now() + shown / LOG_BYTES_PER_SECOND
         if job.state.ended:
             return job
-        clock.sleep(max(every, shown / LOG_BYTES_PER_SECOND))
+        clock.sleep(every)
 
 
 def stop(cluster: Cluster, submission: Submission, clock: Clock | None = None) -> list[RemoteJob]:

@@ -59,7 +59,9 @@ def judge(
         return ManifestVerdict(
             Exit.INCOMPLETE, f"incomplete: the _SUCCESS of {job.output} is of another job: {difference}"
         )
-    if after == before and (ended is None or ended.state is not State.SUCCEEDED):
+    # The driver ends by itself with 0 or 3 where it found nothing left to do, and Ray calls the latter a failure.
+    looked = ended is not None and (ended.state is State.SUCCEEDED or ended.exit_code == Exit.TOO_MANY_ERRORS)
+    if after == before and not looked:
         # An older success says nothing of files that were added since, and this job did not live to look.
         return ManifestVerdict(Exit.INCOMPLETE, f"incomplete: {job.output} was complete before, but {how}; {again}")
     rows, errors = int(after.listing["rows_in"]), int(after.listing["rows_error"])

@@ -79,7 +79,7 @@ def test_stop_then_continue_then_the_same_again_while_it_runs(cluster_with_s3: W
         assert client.poll() is None, "".join(lines)
         time.sleep(0.2)
     os.kill(inner(client), signal.SIGTERM)
-    assert client.wait(timeout=120) == 130
+    assert client.wait(timeout=120) == 4
     reader.join(30)
     said = "".join(lines)
     assert "stopping the job" in said and ": STOPPED" in said, said

@@ -11,7 +11,8 @@ from jobs.cluster.submission import Clock, ClusterUnavailableError, RemoteJob, S
 @dataclass
 class FakeCluster:
     """script: states of a submitted job, the last one for ever. logs: what it has written at each look. at_look: called
-    with the number of each look. silent: looks at which nobody answers."""
+    with the number of each look. silent: looks at which nobody answers. read: after how many
+    looks the log was read."""
 
     script: Sequence[State] = (State.PENDING, State.RUNNING, State.SUCCEEDED)
     logs: Sequence[str] = ("",)
@@ -24,6 +25,7 @@ class FakeCluster:
     looks: int = 0
     submitted: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
 
     def add(self, id: str, state: State, metadata: Mapping[str, str] = {}) -> None:
         self.known[id] = RemoteJob(id, state, metadata=metadata)
@@ -49,6 +51,7 @@ class FakeCluster:
         return True
 
     def log(self, id: str) -> str:
+        self.read.append(self.looks)
         return self.logs[min(self.looks, len(self.logs)) - 1]
 
     def stop(self, id: str) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,15 +25,18 @@ from tests.jobs import fake_airflow
 from tests.jobs.fake_airflow import AirflowException, AirflowFailException, AirflowSkipException
 
 #: A command `hpd` that does as the file `orders.json` beside it says, {command: [exit code, object]}, and writes down
-#: how it was called. `wait`: until SIGTERM, which it writes down too.
+#: how it was called. `wait`: until SIGTERM; it writes down each, and when it has ended its job half a second later.
 FAKE = """#!{python}
 import json, pathlib, signal, sys, time
 here = pathlib.Path(__file__).parent
 with open(here / "calls", "a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + chr(10))
 def ended(*_):
-    (here / "terminated").touch()
-    sys.exit(130)
+    with open(here / "terminated", "a") as signals:
+        signals.write("x")
+    time.sleep(0.5)
+    (here / "ended").touch()
+    sys.exit(4)
 signal.signal(signal.SIGTERM, ended)
 orders = json.loads((here / "orders.json").read_text())
 if sys.argv[1] not in orders:
@@ -58,6 +65,12 @@ class FakeHpd:
 
     def calls(self) -> list[list[str]]:
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+
+    def wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + 60
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline, name
+            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -135,14 +148,12 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
         "validate": catalog.validate_command(params, "2026-11-30"),
         "submit": catalog.submit_command(params, "2026-11-30"),
         "verify": catalog.verify_command(params, "2026-11-30"),
-        # Of commands that not every version has.
         "plan": catalog.plan_command(params, "2026-11-30"),
         "report": catalog.report_command(params, "2026-11-30"),
     }
     for name, line in made.items():
         assert line[0].endswith("/hpd") and line[1] == name and "{partition}" not in " ".join(line)
-        if name in commands:
-            commands[name].make_context(name, line[2:])  # raises where an option does not exist
+        commands[name].make_context(name, line[2:])  # raises where an option does not exist
     job = ["--config", "/opt/hpd/job.yaml", "--input", "s3://bucket/catalog/date=2026-11-30/"]
     job += ["--output", "s3://bucket/enriched/date=2026-11-30/", "--set", 'schemas.file="/a b/schemas.yaml"']
     job += ["--limit", "5", "--set", "pool.max_size=4"]
@@ -151,14 +162,8 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
     assert made["validate"][2:] == [*job, "--set", "run.ray_address=auto", "--json"]
     assert made["plan"][2:] == [*job, "--set", "run.ray_address=auto", "--json", "--throughput", "20.5"]
     assert made["verify"][2] == "s3://bucket/enriched/date=2026-11-30/" and "--sample" in made["verify"]
-    assert made["report"][3:] == [
-        "--config",
-        "/opt/hpd/job.yaml",
-        "--documents",
-        "1000000",
-        "--output",
-        "/reports/2026-11-30",
-    ]
+    about = ["--config", "/opt/hpd/job.yaml", "--set", "pool.max_size=4"]
+    assert made["report"][3:] == [*about, "--documents", "1000000", "--output", "/reports/2026-11-30"]
 
 
 def test_the_partition_is_the_parameter_or_the_date_of_the_run(catalog: ModuleType) -> None:
@@ -196,7 +201,7 @@ def test_a_task_returns_the_object_and_relays_the_log(
     assert "some progress" in caplog.text and "running " in caplog.text
 
 
-def test_killing_a_task_ends_its_command_as_ctrl_c_would(catalog: ModuleType, hpd: FakeHpd) -> None:
+def test_killing_a_task_ends_its_command(catalog: ModuleType, hpd: FakeHpd) -> None:
     hpd.orders(submit=("wait", {}))
     task, errors = catalog.dag.tasks["extract"], []
 
@@ -208,46 +213,73 @@ def test_killing_a_task_ends_its_command_as_ctrl_c_would(catalog: ModuleType, hp
 
     running = threading.Thread(target=execute)
     running.start()
-    deadline = time.monotonic() + 60
-    while not (hpd.folder / "waiting").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    hpd.wait_for("waiting")
     task.on_kill()
     running.join(60)
-    assert (hpd.folder / "terminated").exists() and errors == ["hpd submit ended with 130"]
+    assert (hpd.folder / "terminated").exists() and errors == ["hpd submit ended with 4"]
     task.on_kill()  # nothing is left to kill
+
+
+def test_a_task_that_takes_too_long_tells_its_command_once(catalog: ModuleType, hpd: FakeHpd) -> None:
+    """As Airflow does it: `on_kill`, then an error in `execute`."""
+    hpd.orders(submit=("wait", {}))
+    task = catalog.dag.tasks["extract"]
+
+    def too_long(*_: object) -> None:
+        task.on_kill()
+        hpd.wait_for("terminated")  # or the kernel makes one signal of two
+        raise TimeoutError("too long")
+
+    def clock() -> None:
+        hpd.wait_for("waiting")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, too_long)
+    try:
+        threading.Thread(target=clock).start()
+        with pytest.raises(TimeoutError, match="too long"):
+            task.execute(context(catalog))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    hpd.wait_for("ended")
+    assert (hpd.folder / "terminated").read_text() == "x"
 
 
 def planned(catalog: ModuleType, **params: Any) -> dict[str, Any]:
     return catalog.dag.tasks["plan"].execute(context(catalog, **params))
 
 
-def test_plan_estimates_with_what_this_hpd_has(catalog: ModuleType, hpd: FakeHpd) -> None:
-    hpd.orders(validate=(0, VALIDATED))
-    assert planned(catalog) == VALIDATED | {"dollars": None}
-    rates = {"rows_per_second": 0.5, "dollars_per_hour": 3.0}
-    assert planned(catalog, **rates)["dollars"] == 6.0
-    assert [call[0] for call in hpd.calls()] == ["validate", "plan", "validate", "plan"]  # asked whether it exists
+#: Of `hpd plan --json`, with a price in the configuration and without.
+PRICED = {"hours": 2.0, "hours_high": 3.0, "dollars_per_hour": 3.0, "dollars": 6.0, "dollars_high": 9.0}
+UNPRICED = PRICED | {"dollars_per_hour": 0, "dollars": 0.0, "dollars_high": 0.0}
+NO_INTERVAL = {"hours_high": None, "dollars_high": None}
 
-    prices = {"dollars_per_hour": 3.0, "dollars": 5.0, "dollars_high": 8.0}
-    hpd.orders(validate=(0, VALIDATED), plan=(0, prices))
-    assert planned(catalog)["dollars"] == 8.0
-    hpd.orders(validate=(0, VALIDATED), plan=(0, prices | {"dollars_high": None}))
-    assert planned(catalog)["dollars"] == 5.0
+
+def test_the_cost_is_that_of_hpd_plan_at_its_price_or_at_the_parameters(catalog: ModuleType, hpd: FakeHpd) -> None:
+    for facts, at_its_price, at_five in (
+        (PRICED, 9.0, 9.0),
+        (PRICED | NO_INTERVAL, 6.0, 6.0),
+        (UNPRICED, None, 15.0),
+        (UNPRICED | NO_INTERVAL, None, 10.0),
+    ):
+        hpd.orders(validate=(0, VALIDATED), plan=(0, facts))
+        assert planned(catalog) == VALIDATED | {"dollars": at_its_price}
+        assert planned(catalog, dollars_per_hour=5.0)["dollars"] == at_five
+    assert {call[0] for call in hpd.calls()} == {"validate", "plan"} and "--help" not in str(hpd.calls())
     hpd.orders(validate=(0, VALIDATED | {"rows_left": 0}), plan=(2, {}))
     assert planned(catalog, budget_dollars=0.01)["dollars"] == 0.0  # all is done: nothing to estimate
 
 
 def test_a_budget_stops_what_is_above_it_and_what_nobody_can_estimate(catalog: ModuleType, hpd: FakeHpd) -> None:
-    hpd.orders(validate=(0, VALIDATED), plan=(0, {"dollars_per_hour": 3.0, "dollars": 5.0, "dollars_high": 8.0}))
-    assert planned(catalog, budget_dollars=8.0)
-    with pytest.raises(AirflowFailException, match=r"8\.00 dollars, above budget_dollars 7: not started"):
+    hpd.orders(validate=(0, VALIDATED), plan=(0, PRICED))
+    assert planned(catalog, budget_dollars=9.0)
+    with pytest.raises(AirflowFailException, match=r"9\.00 dollars, above budget_dollars 7: not started"):
         planned(catalog, budget_dollars=7)
-    hpd.orders(validate=(0, VALIDATED), plan=(0, {"dollars_per_hour": 0, "dollars": 0.0, "dollars_high": None}))
-    with pytest.raises(AirflowFailException, match="cannot be estimated: set `price`"):
+    hpd.orders(validate=(0, VALIDATED), plan=(0, UNPRICED))
+    with pytest.raises(AirflowFailException, match=r"no price to estimate with: .* parameter dollars_per_hour"):
         planned(catalog, budget_dollars=7)  # without a price everything seems free
-    hpd.orders(validate=(0, VALIDATED))
-    with pytest.raises(AirflowFailException, match="cannot be estimated"):
-        planned(catalog, budget_dollars=7)
+    with pytest.raises(AirflowFailException, match=r"15\.00 dollars, above budget_dollars 7: not started"):
+        planned(catalog, budget_dollars=7, dollars_per_hour=5)  # what the message told to set
     hpd.orders(validate=(2, VALIDATED))
     with pytest.raises(AirflowFailException, match="hpd validate ended with 2"):
         planned(catalog)
@@ -257,8 +289,6 @@ def test_the_report_is_skipped_where_there_is_none(catalog: ModuleType, hpd: Fak
     report = catalog.dag.tasks["report"]
     with pytest.raises(AirflowSkipException, match="parameter report"):
         report.execute(context(catalog))
-    with pytest.raises(AirflowSkipException, match="no command `report`"):
-        report.execute(context(catalog, report="/r"))
     hpd.orders(report=(0, {}))
     report.execute(context(catalog, report="/r"))
     assert hpd.calls()[-1][0] == "report"
@@ -279,6 +309,7 @@ def test_the_rayjob_reads_the_job_from_its_config_map(kuberay: ModuleType) -> No
         "s3://bucket/catalog/date=2026-11-30/ --output s3://bucket/enriched/date=2026-11-30/ "
         "--set schemas.file=schemas.yaml"
     )
+    assert job["spec"]["backoffLimit"] == 0  # Airflow tries again, and KubeRay does not
     assert job["spec"]["shutdownAfterJobFinishes"] is True and job["spec"]["activeDeadlineSeconds"] == 24 * 3600
     cluster = job["spec"]["rayClusterSpec"]
     [group] = cluster["workerGroupSpecs"]
@@ -300,3 +331,76 @@ def test_rayjobs_of_other_outputs_have_other_names_and_nothing_is_read_by_a_shel
     for odd in ("s3://b/a b", "s3://b/$(x)", "s3://b/';x"):
         with pytest.raises(AirflowFailException, match="does not go into the command line"):
             kuberay.entrypoint(kuberay.dag.defaults | {"input": odd}, "p")
+
+
+def extracted(kuberay: ModuleType, folder: Path, *states: str) -> list[tuple[str, ...]]:
+    """What kubectl was asked while the RayJob went through `states`, each as kubectl prints it, the first before it is
+    applied. Raises what the task does."""
+    (folder / "job.yaml").write_text("text: {template: x}\n")
+    asked, told = [], iter(states)
+
+    def kubectl(*words: str, stdin: str | None = None) -> str:
+        asked.append(words)
+        return next(told) if words[0] == "get" else ""
+
+    task = kuberay.dag.tasks["extract"]
+    task._kubectl = kubectl
+    task.execute(context(kuberay, config=str(folder / "job.yaml")))
+    return asked
+
+
+def test_a_rayjob_is_waited_for_until_it_has_ended(
+    kuberay: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.0)
+    asked = extracted(kuberay, tmp_path, "", "RayJob ", "RayJob Running", "RayJob Running", "RayJob Complete")
+    assert [words[0] for words in asked] == ["get", "apply", "get", "get", "get", "get"]
+    for state in ("Complete", "Failed", "ValidationFailed"):  # of an earlier try
+        asked = extracted(kuberay, tmp_path, f"RayJob {state}", "RayJob Complete")
+        assert [words[0] for words in asked] == ["get", "delete", "apply", "get"]
+
+
+@pytest.mark.parametrize(
+    ("states", "why"),
+    [
+        (["", "RayJob Failed"], "ended as Failed"),
+        (["", "RayJob ", "RayJob ValidationFailed"], "ended as ValidationFailed"),
+        (["", "RayJob Running", ""], "was deleted while it ran"),
+        (["RayJob Running", ""], "was deleted while it ran"),
+        (["", "RayJob ", ""], "was deleted while it ran"),
+    ],
+)
+def test_a_rayjob_that_failed_or_is_gone_fails_the_task(
+    kuberay: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], why: str
+) -> None:
+    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.0)
+    with pytest.raises(AirflowException, match=rf"RayJob hpd-2026-11-30-\w+ {why}"):
+        extracted(kuberay, tmp_path, *states)
+
+
+def test_airflow_is_pinned_and_installed_again_where_a_pin_changes(repository: Path, tmp_path: Path) -> None:
+    pins = repository / "jobs/airflow/constraints.txt"
+    lines = [line for line in pins.read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w-]+==[\w.]+", line) for line in lines) and len(lines) > 100
+    [version] = [line.partition("==")[2] for line in lines if line.startswith("apache-airflow==")]
+    assert f"tested with {version}" in (repository / "docs/airflow.md").read_text()
+
+    program = tmp_path / "build/airflow/bin/airflow"
+    for path in (tmp_path / "Makefile", tmp_path / "jobs/airflow/constraints.txt", program):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (1000, 1000))
+    shutil.copyfile(repository / "Makefile", tmp_path / "Makefile")
+
+    def up_to_date() -> bool:
+        command = ["make", "--question", program.relative_to(tmp_path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode in (0, 1), done.stderr
+        return done.returncode == 0
+
+    for changed in (tmp_path / "Makefile", tmp_path / "jobs/airflow/constraints.txt"):
+        os.utime(program)
+        assert up_to_date()
+        os.utime(changed, (time.time() + 5, time.time() + 5))
+        assert not up_to_date()
+        os.utime(changed, (1000, 1000))

@@ -17,6 +17,7 @@ from jobs.costs.chapters import chapters
 from jobs.costs.paper import arithmetic
 from jobs.costs.told import Grid, figures, resolve, shown, significant, tell
 from jobs.costs.written import markdown
+from pipeline.storage import Storage
 from tests.jobs.outputs import (
     CPU,
     IDLE,
@@ -90,6 +91,23 @@ def test_the_cost_of_a_corpus_is_that_of_the_formula_its_units_were_made_by(fold
     assert estimate["low"] < estimate["dollars"] < estimate["high"]
     spot = {row["name"]: row for row in facts["prices"]}["spot"]
     assert spot["dollars"] == pytest.approx(0.4 * estimate["dollars"]), "a price is a scenario: it scales everything"
+
+
+def test_storage_options_are_those_of_the_configuration_with_set_over_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("jobs.report.Storage", lambda options: given.append(options) or Storage({}))
+    config = tmp_path / "job.yaml"
+    config.write_text("text: {template: x}\nschemas: {default: x}\noutput: {storage: {key: a}}\n")
+    options = (folder / "run0", "--config", config, "--set", "output.storage={key: b}")
+    facts_of(tmp_path / "out", *options)
+    facts_of(tmp_path / "out", *options[:3])
+    assert given == [{"key": "b"}, {"key": "a"}]
+    result = ask(tmp_path / "out", *options[:3], "--set", "output.storag={}")
+    assert result.exit_code == 2 and "unknown key 'storag'" in result.output
+    result = ask(tmp_path / "out", folder / "run0", "--set", "output.storage={}")
+    assert result.exit_code == 2 and "give both" in result.output
 
 
 def test_more_actors_take_fewer_days_and_a_little_more_money(whole: dict[str, Any]) -> None:

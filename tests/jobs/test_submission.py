@@ -31,10 +31,10 @@ RUNNING, FAILED, STOPPED, SUCCEEDED = State.RUNNING, State.FAILED, State.STOPPED
 
 @pytest.fixture
 def submitted(repository: Path) -> Callable[..., Submission]:
-    def make(*overrides: str, output: str = "s3://b/out", limit: int | None = None) -> Submission:
+    def make(*overrides: str, output: str = "s3://b/out", limit: int | None = None, **env: str) -> Submission:
         path = repository / "conf/quickstart.yaml"
         job = compose(load_config(path, overrides), path, inputs=["in"], output=output, limit=limit)
-        return submission_of(located(job), "/nowhere", {})
+        return submission_of(located(job), "/nowhere", env)
 
     return make
 
@@ -63,7 +63,8 @@ def test_what_decides_rows_makes_another_job_and_the_rest_does_not(submitted: Ca
     ]
     assert len({first.mark, *(other.mark for other in others)}) == 7
     larger = submitted("pool.max_size=4")
-    assert larger.mark == first.mark and larger.settings != first.settings
+    for other in (larger, submitted(OMP_NUM_THREADS="1")):
+        assert other.mark == first.mark and other.settings != first.settings
     secret = submitted("output.storage={key: a, secret: b}")
     assert secret == first
 
@@ -130,12 +131,15 @@ def test_the_log_is_shown_as_it_grows_and_each_state_once() -> None:
     assert said == [f"job hpd-feed-1: {state}" for state in ("PENDING", "RUNNING", "SUCCEEDED")]
 
 
-def test_a_long_log_is_asked_for_less_often() -> None:
-    cluster = FakeCluster(script=(RUNNING, SUCCEEDED), logs=("x" * 30 * LOG_BYTES_PER_SECOND,))
+def test_a_long_log_is_asked_for_less_often_than_the_state_and_once_at_the_end() -> None:
+    long = "x" * 30 * LOG_BYTES_PER_SECOND
+    cluster = FakeCluster(script=(RUNNING,) * 8 + (SUCCEEDED,), logs=(long,) * 8 + (long + "the end",))
     cluster.add("hpd-feed-1", RUNNING)
     time = FakeTime()
-    followed(cluster, time)
-    assert time.slept == [30.0]
+    _, written, _ = followed(cluster, time)
+    assert time.slept == [5.0] * 8  # the end is seen at the next look
+    assert cluster.read == [1, 7, 9]  # after 0, 30 and 40 seconds
+    assert written == long + "the end"
 
 
 def test_a_cluster_that_forgot_the_job_ends_the_wait() -> None:

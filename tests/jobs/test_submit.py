@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -23,10 +24,17 @@ from jobs.cli import app
 from jobs.cluster.address import chosen
 from jobs.cluster.package import LIMIT_BYTES, build, located, measured
 from jobs.cluster.ray_jobs import RayJobs
-from jobs.cluster.submission import ClusterError, ClusterUnavailableError, RemoteJob, State, Submission
+from jobs.cluster.submission import (
+    ClusterError,
+    ClusterUnavailableError,
+    RemoteJob,
+    State,
+    Submission,
+    follow,
+)
 from jobs.cluster.verdict import Finished, finished, judge
-from jobs.console import Exit, output
-from jobs.submit import environment, run, terminable
+from jobs.console import Exit, TerminatedError, output, terminable
+from jobs.submit import environment, run
 from pipeline.compose import compose
 from pipeline.config import LimitsConfig, config_tree, load_config
 from pipeline.job import JobError, JobSpec
@@ -188,6 +196,7 @@ def test_the_manifest_decides_and_not_ray(spec: JobSpec) -> None:
     assert exit_of(None, None, ended(State.FAILED, 2)) == Exit.INPUT
     # An older success says nothing of this run, unless this run looked.
     assert exit_of(done, done, succeeded) == Exit.COMPLETE
+    assert exit_of(done, done, ended(State.FAILED, 3), limit=0.05) == Exit.TOO_MANY_ERRORS  # as its driver found
     assert exit_of(done, done, failed) == exit_of(done, done, stopped) == exit_of(done, done, None) == Exit.INCOMPLETE
     assert exit_of(done, done, ended(State.FAILED, 2)) == Exit.INPUT
     # Nor does that of another job.
@@ -253,6 +262,7 @@ def test_attaching_says_so_and_that_settings_differ(
     said = capsys.readouterr().err
     assert (facts["submission_id"], facts["attempt"], facts["attached"]) == ("hpd-feed-4", 4, True)
     assert "attached to job hpd-feed-4" in said and "submitted with other settings of pool" in said
+    assert "or --env, and keeps them" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -265,11 +275,34 @@ def test_an_interrupt_stops_the_job_only_where_that_was_asked_for(
             os.kill(os.getpid(), number)
 
     cluster = FakeCluster(script=(State.RUNNING,), at_look=at_look)
-    with pytest.raises(KeyboardInterrupt), terminable():
+    with pytest.raises(KeyboardInterrupt if number is signal.SIGINT else TerminatedError), terminable():
         submit_to(cluster, spec, job_file, stop_too=stop_too)
     said = capsys.readouterr().err
     assert cluster.stopped == (["hpd-feed-1"] if stop_too else [])
     assert ("job hpd-feed-1: STOPPED" if stop_too else "the same command attaches to it again") in said
+
+
+@pytest.mark.parametrize(("number", "again", "code"), [(signal.SIGTERM, True, 4), (signal.SIGINT, False, 130)])
+def test_a_second_sigterm_does_not_keep_the_job_from_being_stopped(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, again: bool, code: int
+) -> None:
+    class Impatient(FakeCluster):
+        def stop(self, id: str) -> None:
+            if again:
+                os.kill(os.getpid(), number)
+            super().stop(id)
+
+    def at_look(look: int) -> None:
+        if look == 1:
+            os.kill(os.getpid(), number)
+            time.sleep(1)  # the signal ends this
+
+    cluster = Impatient(script=(State.RUNNING,), at_look=at_look)
+    monkeypatch.setattr("jobs.cluster.ray_jobs.RayJobs", lambda address: cluster)
+    arguments = ["submit", "--config", str(job_file), "--set", "output.storage={}", "--address", cluster.address]
+    result = CliRunner().invoke(app, [*arguments, "--follow", "--stop-on-interrupt", "--every", "0.5"])
+    assert len(cluster.stopped) == 1 and ": STOPPED" in result.stderr, result.output
+    assert result.exit_code == code
 
 
 def test_wrong_options_are_refused_without_ray_or_torch(job_file: Path, repository: Path) -> None:
@@ -314,6 +347,43 @@ def other_server() -> Iterator[int]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port
     server.shutdown()
+
+
+@pytest.fixture
+def ray_in_trouble() -> Iterator[int]:
+    """Port of a job server that knows one job and answers the second question about it with 500."""
+    details = {"type": "SUBMISSION", "submission_id": "hpd-feed-1", "entrypoint": "python", "metadata": {}}
+    answers = [(200, "RUNNING"), (500, ""), (200, "RUNNING"), (200, "SUCCEEDED")]
+
+    class JobServer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            version = {"ray_version": "2.60.0", "version": "4"}
+            status, told = 200, json.dumps({"logs": "hello\n"} if self.path.endswith("/logs") else version)
+            if self.path == "/api/jobs/hpd-feed-1":
+                status, state = answers.pop(0)
+                told = json.dumps(details | {"status": state})
+                if status == 500:
+                    told = "Traceback ...\nNo available agent to submit job, please try again later."
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(told.encode())
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), JobServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
+def test_an_internal_error_of_ray_while_a_job_runs_passes(ray_in_trouble: int) -> None:
+    said: list[str] = []
+    written: list[str] = []
+    cluster = RayJobs(f"http://127.0.0.1:{ray_in_trouble}")
+    ended = follow(cluster, "hpd-feed-1", write=written.append, say=said.append, every=0.01)
+    assert ended is not None and ended.state is State.SUCCEEDED and written == ["hello\n"]
+    [trouble] = [line for line in said if "asking again" in line]
+    assert f"127.0.0.1:{ray_in_trouble} is in trouble: " in trouble and "No available agent" in trouble
 
 
 def test_clusters_that_are_not_there_are_named_in_bounded_time(

@@ -120,7 +120,6 @@ def plan_of(capfd: pytest.CaptureFixture[str]) -> PlanOf:
 
 
 @pytest.mark.usefixtures("words")
-@pytest.mark.usefixtures("words")
 def test_a_damaged_page_is_a_reason_of_its_rows_and_not_the_end_of_the_plan(
     job: list[str], plan_of: PlanOf, tmp_path: Path
 ) -> None:
@@ -134,6 +133,7 @@ def test_a_damaged_page_is_a_reason_of_its_rows_and_not_the_end_of_the_plan(
     assert sample["rows"] == 600 and unread > 300 and sample["documents"] > 30
 
 
+@pytest.mark.usefixtures("words")
 def test_a_plan_counts_what_would_be_fed_and_writes_nothing(job: list[str], tmp_path: Path, plan_of: PlanOf) -> None:
     before = sorted(tmp_path.rglob("*"))
     facts = plan_of(job, "--rows", 1000)

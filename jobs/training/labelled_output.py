@@ -53,8 +53,8 @@ class Teacher:
 def read_output(
     uri: str, tally: Tally, *, threshold: float | None = None, unfinished: bool = False
 ) -> Iterator[Labelled]:
-    """Labelled rows of an output folder, in the order of its data files and their rows; text, schemas and columns as run.json has
-    them.
+    """Labelled rows of an output folder, in the order of its data files and their rows; text, schemas and columns as
+    run.json has them.
 
     Taught are values that were found, and absences that are certain, of rows that were decoded; with a threshold those
     of at least this confidence. See `Cell.known`. Raises JobError for an output that is not finished unless

@@ -62,7 +62,7 @@ def test_a_sample_is_not_drawn_from_a_part_of_the_files(tmp_path: Path, monkeypa
     monkeypatch.setattr(pipeline.plan, "read_footer", unreached)
     spec = job(tmp_path, tmp_path / "in")
     assert len(prepare(spec).plan.unreached) == 1
-    with pytest.raises(StoreUnavailableError, match="part-0001.parquet: no answer.*of a random sample"):
+    with pytest.raises(StoreUnavailableError, match=r"part-0001\.parquet: no answer.*of a random sample"):
         prepare(replace(spec, sample_units=2))
 
 

@@ -139,6 +139,7 @@ def _compact(output: OutputFolder, lease: Lease, most: int, progress: Callable[[
             progress(done, sum(map(len, work)))
     now = [moved.get(record.object, record) for record in listed]
     output.list_units(now, {k: v for k, v in listing.items() if k not in _LISTS}, lease.confirm)
+    lease.check()
     output.storage.replace(output.path(UNIT_METRICS_FILE), unit_table.to_parquet(unit_table.unit_table(now)))
     after = data_files(now)
     return Compaction(len(files), len(after), sum(f.size for f in files), sum(f.size for f in after), len(work))

@@ -56,7 +56,7 @@ def test_the_first_rows_are_of_files_that_readers_see_under_the_names_of_the_job
 ) -> None:
     monkeypatch.setattr(pipeline.drive, "drive", inline)
     for colour in ("blue", "red"):
-        write(tmp_path / f"in/Colour={colour}/a.parquet", {"Title": [f"a {colour} thing {n}" for n in range(3)]})
+        write(tmp_path / f"in/Colour={colour}/{colour}.parquet", {"Title": [f"a {colour} thing {n}" for n in range(3)]})
     reader = CatalogReader(TextTemplate("{{ Colour }} {{ Title }}"), {}, default=PRODUCT)
     spec = job(tmp_path, tmp_path / "in", reader=reader, output_options=options)
     assert run(spec).complete

@@ -40,7 +40,8 @@ def plan(
     """Estimate a job without running it. Loads the tokenizer, no weights; writes nothing.
 
     The pace is that of --run or --throughput, else what the configuration expects (units.documents_per_second).
-    `hpd report --plan` takes the lengths from what --json prints. Exit codes: 0 estimated, 2 it cannot be.
+    `hpd report --plan` takes the lengths from what --json prints. Exit codes: 0 estimated, 2 it cannot be,
+    4 a store did not answer: what is estimated leaves out the files that were not reached.
     """
     if run and throughput is not None:
         raise JobError("--run and --throughput: give one of them")
@@ -63,7 +64,11 @@ def plan(
         out.finish(facts)
         for line in shown(facts):
             out.console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for file in facts["unreached"]:
+        say(f"error: not reached: {file}")
     _say_bad(facts["bad_files"], job.on_bad_file == "fail")
+    if facts["unreached"]:
+        raise typer.Exit(Exit.INCOMPLETE)
 
 
 def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:

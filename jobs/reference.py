@@ -40,6 +40,8 @@ blank lines are dropped."""
 _OWN = "What is left out is what the model was fine-tuned for; the defaults are those of a model that was not."
 _MODEL = """Or just a name: of conf/models.yaml, of a directory, a GGUF file, or a hub id. `smollm2-135m-ave` where
 nothing is said."""
+_POOL = """Where `threads` is 0 or the model's `dtype` is `auto`, `cpus`, `gpus` and `device` decide them, once per
+output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Section:
     note: str = ""
 
 
-_WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "adapter")
-_COLUMNS = ("keep", "confidence", "statuses", "raw", "spans")
+_WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "long_context", "adapter")
+_COLUMNS = ("keep", "confidence", "statuses", "raw", "spans", "layout", "profile")
 _DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name != "prefix_cache_mib")
 SECTIONS = (
     Section("text", config.TextConfig, fingerprint=None, note=_FILTERS),
@@ -69,9 +71,9 @@ SECTIONS = (
     Section("prompt", PromptTemplate, fingerprint=None, note=_OWN),
     Section("decode", DecodeSettings, (), _DECODING, note=_OWN),
     Section("confidence", ConfidenceSettings, fingerprint=None),
-    Section("pool", Pool, (), ("threads",)),
+    Section("pool", Pool, (), ("threads",), note=_POOL),
     Section("units", UnitCaps),
-    Section("run", config.RunConfig, (JobSpec,)),
+    Section("run", config.RunConfig, (JobSpec,), ("pack_documents",)),
     Section("limits", config.LimitsConfig),
     Section("price", config.PriceConfig),
 )

@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.form import as_decoded
 from pipeline.job import JobSpec, RunSummary
+from pipeline.manifest import OutputFolder
 from pipeline.reader import CatalogReader
+from pipeline.resume import RUN
 from pipeline.storage import Storage
 
 FIRST_ROWS = 8
@@ -107,22 +110,24 @@ def _shown(value: Any) -> str:
 
 
 def first_rows(output: str, job: JobSpec, count: int) -> list[dict[str, Any]]:
-    """The first committed rows, by name of their files: the columns that `row_table` shows. None where nothing is
-    committed. What Python cannot hold (no UTF-8, the year 20000) is shown as its reason."""
-    storage = Storage(job.output_storage)
-    folder = f"{output.rstrip('/')}/data"
+    """The first rows, by name of the files that readers see: the columns that `row_table` shows, as the job names them.
+    None where there is no such file. What Python cannot hold (no UTF-8, the year 20000) is shown as its reason."""
+    folder = OutputFolder(output, Storage(job.output_storage))
+    sources = (folder.read_json(RUN) or {}).get("output_sources", {})
     shown = dict.fromkeys([*_text_columns(job), *job.attributes(), "hpd_status", "hpd_error", "hpd_extra"])
     rows: list[dict[str, Any]] = []
-    for name in storage.names(folder):
+    for name in sorted(folder.data_names()):
         if len(rows) >= count:
             break
-        with storage.open(f"{folder}/{name}") as file, pq.ParquetFile(file) as parquet:
-            names = [name for name in shown if name in parquet.schema_arrow.names]
-            batch = next(parquet.iter_batches(batch_size=count - len(rows), columns=names), None)
-            if batch is None:
-                continue
-            for index in range(batch.num_rows):
-                rows.append(dict.fromkeys(shown) | {name: _held(batch.column(name)[index]) for name in names})
+        with folder.storage.open(folder.data(name)) as file, pq.ParquetFile(file) as parquet:
+            stored = [column for column in parquet.schema_arrow.names if sources.get(column, column) in shown]
+            batch = next(parquet.iter_batches(batch_size=count - len(rows), columns=stored), None)
+        if batch is None:
+            continue
+        table = as_decoded(pa.Table.from_batches([batch]), name, sources, shown)
+        names = [column for column in shown if column in table.column_names]
+        for index in range(len(table)):
+            rows.append(dict.fromkeys(shown) | {column: _held(table.column(column)[index]) for column in names})
     return rows
 
 

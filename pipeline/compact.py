@@ -21,6 +21,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import unit_table
 from pipeline.commit import FACTS, commit
 from pipeline.file_rows import FileRows, digest_of, stride_of
 from pipeline.job import JobError
@@ -29,6 +30,7 @@ from pipeline.manifest import JOB, OutputFolder
 from pipeline.record import MERGED, UnitRecord
 from pipeline.resume import RUN, output_schema_of
 from pipeline.storage import StorageError, explained
+from pipeline.summary import UNIT_METRICS_FILE
 
 #: Uncompressed bytes of one row group, and what is in memory at once.
 ROW_GROUP_BYTES = 64 * 2**20
@@ -137,6 +139,8 @@ def _compact(output: OutputFolder, lease: Lease, most: int, progress: Callable[[
             progress(done, sum(map(len, work)))
     now = [moved.get(record.object, record) for record in listed]
     output.list_units(now, {k: v for k, v in listing.items() if k not in _LISTS}, lease.confirm)
+    lease.check()
+    output.storage.replace(output.path(UNIT_METRICS_FILE), unit_table.to_parquet(unit_table.unit_table(now)))
     after = data_files(now)
     return Compaction(len(files), len(after), sum(f.size for f in files), sum(f.size for f in after), len(work))
 

@@ -143,10 +143,12 @@ def check_inputs(books: Books, plan: Sequence[PlannedFile], inputs: Inputs, sour
         more = f" ({len(changed)} such files)" if len(changed) > 1 else ""
         findings.append(Finding(FindingKind.NOTE, inputs.now[changed[0]].uri, message + more))
     known = {file.file.uri for file in plan}
+    # A rerun of a sample draws as many units again, of a new file only by chance.
+    partial = "limit" if books.limit is not None else "sample" if books.job.get("sample") else ""
     new = [file for uri, file in inputs.now.items() if uri not in known]
     for file, footer in zip(new, read_footers(new, source), strict=True):
-        if books.limit is not None or not isinstance(footer, Footer):
-            message = "is not in the plan: it is new, and cannot be read or lies beyond the job's limit"
+        if partial or not isinstance(footer, Footer):
+            message = f"is not in the plan: it is new, and cannot be read or lies beyond the job's {partial or 'limit'}"
             findings.append(Finding(FindingKind.NOTE, file.uri, message))
         else:
             message = "is new: its rows are not in the output; run the job again to add them"

@@ -8,7 +8,7 @@ leaves out of the files what the folders say, as Spark and Hive write and expect
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.block import BlockError
 from pipeline.job import JobError, OutputOptions
-from pipeline.partitions import partition_folder, partition_values
+from pipeline.partitions import partition_folder, partition_values, with_partitions
 from pipeline.schema import renamed
 from pipeline.units import InputFile
 
@@ -71,6 +71,18 @@ def cast(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     named = renamed(column.type, type_)
     column = pa.chunked_array([chunk.view(named) for chunk in column.chunks], named)
     return column.cast(options=pc.CastOptions(target_type=type_, allow_time_truncate=True))
+
+
+def as_decoded(table: pa.Table, name: str, sources: Mapping[str, str], wanted: Collection[str]) -> pa.Table:
+    """Stored rows of the data file `name` (below data/) under the names that they were decoded with, and with the
+    columns that its folders hold.
+
+    sources: `output_sources` of run.json. wanted: decoded columns that are looked for; a profile lowers a folder's key.
+    """
+    table = with_partitions(table.rename_columns([sources.get(c, c) for c in table.column_names]), name)
+    named = {column.lower(): column for column in wanted}
+    lowered = {key: named[key] for key in partition_values(name) if key not in wanted and key in named}
+    return table.rename_columns([lowered.get(c, c) for c in table.column_names])
 
 
 def stored_form(decoded: pa.Schema, options: OutputOptions, files: Iterable[InputFile]) -> StoredForm:

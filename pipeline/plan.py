@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -116,10 +116,12 @@ def planned_files(plan: Plan, left: Sequence[Unit]) -> list[PlannedFile]:
 
 def sampled(plan: Plan, count: int, seed: int) -> Plan:
     """The plan with `count` of its units that have rows, drawn at random over all files, in its order; all of them
-    where it has no more. What a larger count draws with the same seed holds all that a smaller one draws."""
+    where it has no more. What a larger count draws with the same seed holds all that a smaller one draws.
+
+    A unit's lot is its own: a file that comes or goes changes the draw by its own units alone.
+    """
     units = [unit for unit in plan.units if unit.rows]
-    draw = random.Random(seed)
-    lots = {unit: draw.random() for unit in units}
+    lots = {unit: hashlib.sha256(f"{seed} {unit.key}".encode()).digest() for unit in units}
     chosen = set(sorted(units, key=lots.__getitem__)[:count])
     return replace(plan, units=tuple(unit for unit in units if unit in chosen), drawn_from=len(units))
 

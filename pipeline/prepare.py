@@ -172,6 +172,8 @@ def _check_partial(job: JobSpec, plan: Plan, schema: pa.Schema, stored: dict[str
     reached = len(plan.files) - len(plan.unreached)
     if job.limit is not None:
         why = "with a limit, its rows may be the ones to take"
+    elif job.sample_units is not None:
+        why = "of a random sample, its units may be the ones to take"
     elif stored is not None and not schema.equals(output_schema_of(stored)):
         why = f"without it the {reached} other file(s) do not give the columns that the output was begun with"
     elif stored is None and not plan.is_uniform:

@@ -45,13 +45,13 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
 
 
 def unit_table(records: Sequence[UnitRecord]) -> pa.Table:
-    """One row per unit in the order given: where its rows come from, its data object, and `unit_facts`."""
+    """One row per unit in the order given: where its rows come from and where they lie, and `unit_facts`."""
     rows = [
         {
             "file": record.unit.file.uri,
             "start": record.unit.start,
             "stop": record.unit.stop,
-            "data": f"data/{record.object}.parquet",
+            "data": f"data/{record.data}.parquet",
             "fingerprint": record.fingerprint,
             **unit_facts(record.metrics),
         }

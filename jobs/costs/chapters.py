@@ -11,6 +11,7 @@ from jobs.costs.told import Chapter, Grid, Paragraph, grid, paragraph
 
 #: Units that are so many times as large or small as the measured ones are told of.
 _UNIT_RATIO = 2.0
+_CURVE = "Dollars over corpus size, both axes in powers of ten"
 
 
 def chapters(facts: Facts) -> list[Chapter]:
@@ -146,7 +147,8 @@ def _corpus(facts: Facts) -> Chapter:
         [
             paragraph(facts, lengths),
             grid(facts, "estimate.terms", [("term", "name", "text"), ("dollars", "dollars", "usd_whole")]),
-            curve("Dollars over corpus size, both axes in powers of ten", facts["sizes"]),
+            # At a price of 0 there is nothing to draw in powers of ten.
+            *([curve(_CURVE, facts["sizes"])] if all(size["dollars"] for size in facts["sizes"]) else []),
             grid(
                 facts,
                 "sizes",

@@ -25,8 +25,8 @@ class Terms:
     """What work is made of. All seconds are of one actor, or of the wall where they say so.
 
     per_row: fitted work on one row; low, high: its interval, None without one. waiting, retried: factors >= 1 on all
-    work. start: wall seconds of a job before its actors work and after they have. load: of an actor getting its
-    decoder. unit: mean work on one unit.
+    work. start: wall seconds of a job before its actors work and after they have, without the wait for the last unit.
+    load: of an actor getting its decoder. unit: mean work on one unit.
     """
 
     per_row: float
@@ -47,34 +47,41 @@ class Terms:
 
     def tail_seconds(self, actors: int) -> float:
         """Wall seconds that the wait for the last unit costs, as if all actors were paid for it."""
-        return self.unit * (actors - 1) / (2 * actors)
+        return _tail(self.unit, actors)
 
     def dollars(self, rows: float, actors: int, actor_hour: float, per_row: float | None = None) -> float:
         """actor_hour: dollars for an hour of one actor."""
         return self.wall_seconds(rows, actors, per_row) * actors * actor_hour / 3600
 
 
+def _tail(unit: float, actors: int) -> float:
+    """Wall seconds in which actors wait, half a unit in the mean, for the last of them."""
+    return unit * (actors - 1) / (2 * actors)
+
+
 def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int = 0) -> tuple[Terms, dict[str, Any]]:
     """The terms, and the facts of the fit, of sampling, of the target's lengths and of run-to-run spread."""
     units = work(runs)
     places = None if plan is None else places_of(plan["sample"])
-    point, bounds = estimate(units, places, seed=seed)
     why = no_interval(runs)
+    point, bounds = estimate(units, places, seed=seed, interval=not why)
     seconds = [run.metrics.seconds for run in runs]
     busy, idle = sum(s["decode"] for s in seconds), sum(s["idle"] for s in seconds)
     wasted = [run.last.get("wasted_tokens") for run in runs if run.in_one_go]
     fed = sum(run.metrics.decode.prompt_tokens for run in runs if run.in_one_go)
     known = [tokens for tokens in wasted if tokens is not None]
-    rests = [run.rest_seconds for run in runs if run.rest_seconds is not None]
+    unit = busy / len(units.rows)
+    # The wait for the last unit is a part of what was measured, and a term of its own that goes by the actors.
+    rests = [max(0.0, rest - _tail(unit, run.actors)) for run in runs if (rest := run.rest_seconds) is not None]
     found = Terms(
         per_row=point,
-        low=None if why else bounds.low,
-        high=None if why else bounds.high,
+        low=bounds.low if bounds else None,
+        high=bounds.high if bounds else None,
         waiting=1 + idle / busy,
         retried=1 + sum(known) / fed if fed else 1.0,
         start=float(np.mean(rests)) if rests else 0.0,
         load=sum(s["load"] for s in seconds) / sum(run.actors for run in runs),
-        unit=busy / len(units.rows),
+        unit=unit,
     )
     facts = {
         "fit": _fit_facts(runs),
@@ -85,7 +92,7 @@ def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int
             "level": LEVEL,
             "resamples": RESAMPLES,
             "seed": seed,
-            "relative_width": None if why else (bounds.high - bounds.low) / point,
+            "relative_width": (bounds.high - bounds.low) / point if bounds else None,
         },
         "target": target(runs, plan),
         "spread": spread(runs),
@@ -183,7 +190,8 @@ def _fit_facts(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     fitted = fit(units, np.ones((1, len(units.rows))))
     a, b, c = fitted.coefficients[0].tolist()
     expected = units.features @ fitted.coefficients[0] * fitted.calibration[0]
-    off = np.abs(units.seconds - expected) / units.seconds
+    timed = units.seconds > 0  # one without a document may take no time
+    off = np.abs(units.seconds - expected)[timed] / units.seconds[timed]
     shares = units.features.sum(axis=0) * fitted.coefficients[0]
     total = shares.sum() or 1.0
     return {

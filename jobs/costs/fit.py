@@ -128,15 +128,20 @@ def seconds_per_row(work: UnitWork, weights: FloatArray, places: Places | None, 
     per_unit = weights.sum(axis=1) / rows
     if places is None or drawn is None:
         decoded = documents / rows
-        tokens, slots = weights @ work.prompt_tokens / documents, weights @ work.slots / documents
+        tokens, slots = _each(weights @ work.prompt_tokens, documents), _each(weights @ work.slots, documents)
     else:
         there = drawn @ places.documents
-        decoded = there / (drawn @ places.rows) * documents / (documents + weights @ work.copied)
-        tokens, slots = drawn @ places.prompt_tokens / there, drawn @ places.slots / there
+        decoded = there / (drawn @ places.rows) * _each(documents, documents + weights @ work.copied)
+        tokens, slots = _each(drawn @ places.prompt_tokens, there), _each(drawn @ places.slots, there)
     # Shared prefixes are fed once per actor, which is a part of its start.
-    steps = slots * (weights @ work.slot_steps) / (weights @ work.slots)
+    steps = slots * _each(weights @ work.slot_steps, weights @ work.slots)
     features = np.stack([per_unit, decoded * tokens, decoded * steps], axis=1)
     return fitted.calibration * (features * fitted.coefficients).sum(axis=1)
+
+
+def _each(amount: FloatArray, things: FloatArray) -> FloatArray:
+    """`amount` per thing; 0 in draws that have none: a resample may hold only units without a document."""
+    return np.divide(amount, things, out=np.zeros_like(amount), where=things > 0)
 
 
 def draws(items: int, count: int, random: np.random.Generator) -> FloatArray:
@@ -151,14 +156,17 @@ def middle_of(figures: FloatArray, level: float = LEVEL) -> Bounds:
 
 
 def estimate(
-    work: UnitWork, places: Places | None, *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, Bounds]:
-    """(actor seconds per row of the corpus, 95 % interval of units and places drawn at random)."""
+    work: UnitWork, places: Places | None, *, resamples: int = RESAMPLES, seed: int = 0, interval: bool = True
+) -> tuple[float, Bounds | None]:
+    """(actor seconds per row of the corpus, 95 % interval of units and places drawn at random; None where no `interval`
+    is asked for, since it would not hold)."""
     random = np.random.default_rng(seed)
     units = len(work.rows)
     once = np.ones((1, units))
     whole = None if places is None else np.ones((1, len(places.rows)))
     point = seconds_per_row(work, once, places, whole)[0]
+    if not interval:
+        return float(point), None
     weights = draws(units, resamples, random)
     drawn = None if places is None else draws(len(places.rows), resamples, random)
     return float(point), middle_of(seconds_per_row(work, weights, places, drawn))

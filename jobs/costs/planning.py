@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from hpd_core import sizing
 from jobs.costs.fit import LEAST_UNITS, LEVEL, Places, estimate
 from jobs.costs.runs import MeasuredRun, device, work
 from jobs.costs.told import significant
 from pipeline.job import JobError
 from pipeline.prepare import Prepared, Start
-from pipeline.resume import differences
+from pipeline.resume import differences, settings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ def assumed(rows_per_second: float) -> AssumedPace:
 def measured(runs: Sequence[MeasuredRun], sample: Mapping[str, Any]) -> AssumedPace:
     """The fit of earlier runs' units, at the lengths of the `sample`; what actors waited between units is in it."""
     units = work(runs)
-    point, bounds = estimate(units, places_of(sample))
+    why = no_interval(runs)
+    point, bounds = estimate(units, places_of(sample), interval=not why)
     seconds = [run.metrics.seconds for run in runs]
     waiting = 1 + sum(s["idle"] for s in seconds) / sum(s["decode"] for s in seconds)
-    why = no_interval(runs)
     where, dtype = device(runs[0])
     source = f"fit of {len(units.rows)} units of {', '.join(run.name for run in runs)} ({where}, {dtype})"
-    low, high = (None, None) if why else (bounds.low * waiting, bounds.high * waiting)
+    low, high = (None, None) if bounds is None else (bounds.low * waiting, bounds.high * waiting)
     return AssumedPace(point * waiting, low, high, source, why)
 
 
@@ -72,9 +73,12 @@ def no_interval(runs: Sequence[MeasuredRun]) -> str:
 
 
 def check_decoder(runs: Sequence[MeasuredRun], prepared: Prepared) -> None:
-    """Raises `JobError` with the difference where a run was measured with another model, prompt or setting."""
+    """Raises `JobError` with the difference where a run was measured with another model, prompt or setting. What is
+    `auto` in the job is what the run's machine decided."""
+    decoder = prepared.job.decoder
     for run in runs:
-        found = differences(run.run["facts"]["decoder"], prepared.job.decoder.as_dict())
+        settings = sizing.reused(decoder.settings, settings_of(run.run))
+        found = differences(run.run["facts"]["decoder"], replace(decoder, settings=settings).as_dict())
         if found:
             lines = "\n".join(found)
             raise JobError(f"{run.name} measured another decoder than this job has. The difference:\n{lines}")
@@ -107,6 +111,7 @@ def describe(
         "output": prepared.output.uri,
         "files": len(plan.files),
         "bad_files": [str(file) for file in plan.bad],
+        "unreached": [str(file) for file in plan.unreached],
         "rows": plan.rows,
         "units": len(plan.units),
         "rows_left": left,

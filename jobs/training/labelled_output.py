@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpd_core.examples import Labelled
@@ -16,8 +16,10 @@ from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, ValueType
 from hpd_core.settings import Grounding
 from hpd_core.writing import written
-from jobs.training.labelled_table import batches, output_columns
+from jobs.training.labelled_table import BATCH_ROWS, output_columns
 from jobs.training.tally import Known, Tally
+from pipeline.compact import DataFile, data_files
+from pipeline.form import as_decoded
 from pipeline.job import JobError, OutputOptions, RowFault
 from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION, OutputColumns
@@ -33,7 +35,8 @@ Cells = Mapping[str, Any]
 class Teacher:
     """An output folder opened for reading. records: its committed units; fingerprint: of the job that run.json tells.
 
-    threshold: least confidence of what is taught; None teaches whatever was found. drops: values were held to their
+    threshold: least confidence of what is taught; None teaches whatever was found. sources: {stored column: its name in
+    the job} of those that a profile renamed. drops: values were held to their
     text, or to a threshold of the job's own, so that only a status tells what became of them.
     """
 
@@ -43,28 +46,29 @@ class Teacher:
     records: tuple[UnitRecord, ...]
     fingerprint: str
     threshold: float | None
+    sources: Mapping[str, str]
     drops: bool
 
 
 def read_output(
     uri: str, tally: Tally, *, threshold: float | None = None, unfinished: bool = False
 ) -> Iterator[Labelled]:
-    """Labelled rows of an output folder, in the order of its units and rows; text, schemas and columns as run.json has
-    them.
+    """Labelled rows of an output folder, in the order of its data files and their rows; text, schemas and columns as
+    run.json has them.
 
     Taught are values that were found, and absences that are certain, of rows that were decoded; with a threshold those
     of at least this confidence. See `Cell.known`. Raises JobError for an output that is not finished unless
     `unfinished`, has no confidence where there is a threshold, or no longer has the columns of the text.
     """
     teacher = open_output(uri, threshold=threshold, unfinished=unfinished)
-    for data, group in groupby(teacher.records, key=lambda record: record.data):
-        records, foreign = list(group), []
-        for record in records:
+    for file in data_files(teacher.records):
+        foreign = []
+        for record in file.units:
             if record.fingerprint != teacher.fingerprint:  # run.json does not say what these were asked
                 tally.leave_row("committed under another configuration", record.object, record.unit.rows)
                 foreign.append(range(record.row, record.row + record.unit.rows))
-        if len(foreign) < len(records):
-            yield from _labelled(teacher, teacher.folder.data(data), tally, foreign)
+        if len(foreign) < len(file.units):
+            yield from _labelled(teacher, file, tally, foreign)
 
 
 def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teacher:
@@ -92,7 +96,8 @@ def open_output(uri: str, *, threshold: float | None, unfinished: bool) -> Teach
     if not unfinished and not folder.is_finished():
         raise JobError(f"{uri}: not finished (no _SUCCESS): run `hpd extract` to its end, or give --unfinished")
     columns = output_columns(reader, options)
-    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, bool(why))
+    sources = run.get("output_sources", {})
+    return Teacher(folder, reader, columns, tuple(folder.committed()), fingerprint, threshold, sources, bool(why))
 
 
 def _dropping(facts: Cells) -> str:
@@ -105,18 +110,11 @@ def _dropping(facts: Cells) -> str:
     return "a threshold of confidence" if any(number > 0 for number in least) else ""
 
 
-def _labelled(teacher: Teacher, uri: str, tally: Tally, foreign: Sequence[range]) -> Iterator[Labelled]:
+def _labelled(teacher: Teacher, file: DataFile, tally: Tally, foreign: Sequence[range]) -> Iterator[Labelled]:
     """foreign: rows of the file that are not to be read."""
-    reader, columns = teacher.reader, teacher.columns
-    with explained(uri), teacher.folder.storage.open(uri) as file:
-        schema = pq.read_schema(file)
-    try:
-        reader.check(schema)
-    except ValueError as error:
-        raise JobError(f"{uri}: the text cannot be made again, is output.keep too narrow? {error}") from error
-    wanted = [*reader.columns(), *(field.name for field in columns.fields())]
+    reader, uri = teacher.reader, teacher.folder.data(file.name)
     start = 0
-    for batch, _ in batches(teacher.folder.storage, uri, wanted, schema):
+    for batch in _batches(teacher, file.name):
         rows = list(python_rows(batch))
         for number, (item, row) in enumerate(zip(reader.documents(batch), rows, strict=True), start):
             where = f"{uri} row {number}"
@@ -133,6 +131,21 @@ def _labelled(teacher: Teacher, uri: str, tally: Tally, foreign: Sequence[range]
                 if taught := tally.teach(item, values, where):
                     yield taught
         start += batch.num_rows
+
+
+def _batches(teacher: Teacher, name: str) -> Iterator[pa.Table]:
+    """Rows of a data file with the columns of the text and of the answers, as the job named them, few at a time."""
+    uri, reader = teacher.folder.data(name), teacher.reader
+    wanted = dict.fromkeys([*reader.columns(), *(field.name for field in teacher.columns.fields())])
+    with explained(uri), teacher.folder.storage.open(uri) as source, pq.ParquetFile(source) as parquet:
+        stored = parquet.schema_arrow
+        try:
+            reader.check(as_decoded(stored.empty_table(), name, teacher.sources, wanted).schema)
+        except ValueError as error:
+            raise JobError(f"{uri}: the text cannot be made again, is output.keep too narrow? {error}") from error
+        columns = [column for column in stored.names if teacher.sources.get(column, column) in wanted]
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+            yield as_decoded(pa.Table.from_batches([batch]), name, teacher.sources, wanted)
 
 
 def _known(teacher: Teacher, document: Document, row: Cells, tally: Tally, where: str) -> dict[str, Known]:

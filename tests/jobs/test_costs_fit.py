@@ -99,10 +99,22 @@ def test_intervals_cover_the_truth(mean: float | None) -> None:
         work = corpus(random, 60)
         places = None if mean is None else random_rows(random, 64, 16, mean)
         point, bounds = estimate(work, places, resamples=300, seed=seed)
+        assert bounds is not None
         covered += bounds.low <= truth(120 if mean is None else mean) <= bounds.high
         width.append((bounds.high - bounds.low) / point)
     assert 450 <= covered <= 490, f"{covered / 5:.1f} % of the intervals hold the truth"
     assert 0.02 < np.mean(width) < 0.3
+
+
+def test_units_without_a_document_do_no_harm() -> None:
+    work = corpus(np.random.default_rng(4), 40)
+    one = np.arange(40) < 1
+    kept = ("rows", "copied", "prefix_tokens", "seconds")
+    few = UnitWork(**{n: getattr(work, n) if n in kept else getattr(work, n) * one for n in work.__slots__})
+    for places in (None, random_rows(np.random.default_rng(0), 8, 4, 120.0)):
+        point, bounds = estimate(few, places, resamples=200)
+        assert bounds is not None and 0 < bounds.low <= point <= bounds.high < 1
+        assert estimate(few, places, interval=False) == (point, None)
 
 
 def test_halving_the_interval_takes_four_times_the_units() -> None:
@@ -110,7 +122,7 @@ def test_halving_the_interval_takes_four_times_the_units() -> None:
 
     def width(units: int) -> float:
         found = [estimate(corpus(random, units), None, resamples=200, seed=n)[1] for n in range(20)]
-        return float(np.mean([b.high - b.low for b in found]))
+        return float(np.mean([b.high - b.low for b in found if b is not None]))
 
     assert width(160) / width(40) == pytest.approx(0.5, abs=0.1)
 

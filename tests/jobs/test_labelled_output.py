@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
@@ -22,9 +23,12 @@ from hpd_core.schema import Attribute, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
 from jobs.cli import app
 from jobs.training.labelled import ReadOptions, read_datasets, read_labelled
+from pipeline.compact import compact
 from pipeline.job import JobError, OutputOptions, UnitCaps
+from pipeline.manifest import OutputFolder
 from pipeline.reader import CatalogReader
 from pipeline.run import run
+from pipeline.storage import Storage
 from pipeline.text import TextTemplate
 from tests.core.tiny_folder import write_tiny_model
 from tests.pipeline.fakes import text_of
@@ -74,14 +78,18 @@ def extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(*rows: Answers | str | None, asked: Sequence[str] | None = None, **changes: Any) -> Path:
         titles = [json.dumps(r) if isinstance(r, dict) else r for r in rows]
         table = {"id": list(range(len(rows))), "title": titles, "kind": ["shoes"] * len(rows)}
-        write(tmp_path / "in/a.parquet", table | {"ask": [list(asked or [])] * len(rows)}, row_group_size=2)
+        for name in changes.pop("files", ["a"]):
+            path = tmp_path / f"in/{name}.parquet"
+            write(path, table | {"ask": [list(asked or [])] * len(rows)}, row_group_size=2)
         settings: dict[str, Any] = {
             "output_options": ALL,
             "decoder": SPEC,
             "decoder_factory": Scripted(),
             "units": UnitCaps(rows=2),
+            "reader": READER,
+            "schemas": (SHOES,),
         }
-        spec = job(tmp_path, tmp_path / "in", reader=READER, schemas=(SHOES,), **settings | changes)
+        spec = job(tmp_path, tmp_path / "in", **settings | changes)
         assert run(spec).complete
         return tmp_path / "out"
 
@@ -99,6 +107,22 @@ def test_values_texts_and_schemas_come_from_the_output_alone(extracted: Any) -> 
     assert rows[0].document.text == json.dumps(SURE)  # what the template made of the title
     assert rows[0].values == {"Brand": ("Acme",), "Color": ("Navy",), "Size": ("42,5",)}
     assert rows[1].values == {"Brand": ("Bo",), "Color": ("Navy",), "Size": ("7",)}
+
+
+@pytest.mark.parametrize("profile", ["", "athena"])
+def test_rows_of_folders_are_read_once_and_a_text_may_name_what_the_folder_holds(extracted: Any, profile: str) -> None:
+    brands = [{**SURE, "Brand": (f"B{n}", 0.9)} for n in range(4)]
+    reader = replace(READER, template=TextTemplate("{{ title }} {{ Colour }}"))
+    schema = Schema("shoes", tuple(replace(a, column=a.column.lower()) for a in SHOES)) if profile else SHOES
+    reader = replace(reader, schemas={"shoes": schema})
+    options = replace(ALL, layout="hive", profile=profile)
+    changes = {"reader": reader, "schemas": (schema,), "output_options": options}
+    files = [f"Colour={colour}/{name}" for name in "ab" for colour in ("red", "blue")]
+    folder = extracted(*brands, files=files, **changes)
+    before = read(folder)
+    assert Counter(r.document.text.rpartition(" ")[2] for r in before) == {"red": 8, "blue": 8}
+    compact(OutputFolder(str(folder), Storage()), most=2**30)
+    assert read(folder) == before and len(before) == 16
 
 
 def test_a_student_inherits_the_notice_of_its_teacher(extracted: Any) -> None:

@@ -19,7 +19,9 @@ from jobs.cli import app
 from jobs.costs.sampling import PLACES, draw_rows, histogram, measure
 from pipeline.compose import compose
 from pipeline.config import load_config
+from pipeline.plan import read_footer
 from pipeline.prepare import prepare
+from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.units import InputFile, Unit
 from tests.jobs.outputs import write_output
 from tests.jobs.test_conf import CONF
@@ -120,7 +122,6 @@ def plan_of(capfd: pytest.CaptureFixture[str]) -> PlanOf:
 
 
 @pytest.mark.usefixtures("words")
-@pytest.mark.usefixtures("words")
 def test_a_damaged_page_is_a_reason_of_its_rows_and_not_the_end_of_the_plan(
     job: list[str], plan_of: PlanOf, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_damaged_page_is_a_reason_of_its_rows_and_not_the_end_of_the_plan(
     assert sample["rows"] == 600 and unread > 300 and sample["documents"] > 30
 
 
+@pytest.mark.usefixtures("words")
 def test_a_plan_counts_what_would_be_fed_and_writes_nothing(job: list[str], tmp_path: Path, plan_of: PlanOf) -> None:
     before = sorted(tmp_path.rglob("*"))
     facts = plan_of(job, "--rows", 1000)
@@ -173,6 +175,40 @@ def test_the_pace_of_an_earlier_run_has_an_interval(
     assert "fit of 40 units" in facts["pace"]["source"] and facts["pace"]["no_interval"] is None
     assert 0 < facts["hours_low"] < facts["hours"] < facts["hours_high"]
     assert "95 % interval" in ask(job, "--run", tmp_path / "run").output
+
+
+@pytest.mark.usefixtures("words")
+def test_auto_is_what_the_machine_of_an_earlier_run_decided(job: list[str], tmp_path: Path) -> None:
+    options = ("--set", "decode.max_slots=auto", "--run", tmp_path / "run", "--rows", 40)
+    spec = compose(load_config(job[1], options[1:2]), job[1], inputs=[job[3]], output=job[5])
+    facts = write_output(tmp_path / "run") / "run.json"
+    decoder = prepare(spec).job.decoder
+    run = json.loads(facts.read_text())
+    for slots, context, code in ((96, 200, 0), (96, 201, 2)):
+        settings = replace(decoder.settings, max_slots=slots, max_document_tokens=context)
+        run["facts"]["decoder"] = json.loads(json.dumps(replace(decoder, settings=settings).as_dict()))
+        facts.write_text(json.dumps(run))
+        result = ask(job, *options, "--set", "decode.max_document_tokens=200")
+        assert result.exit_code == code, result.output
+    assert "max_document_tokens: 201 -> 200" in result.output and "max_slots" not in result.output
+
+
+@pytest.mark.usefixtures("words")
+def test_files_that_were_not_reached_are_named(
+    job: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def unreached(file: InputFile, storage: Storage) -> object:
+        if "colour=1" in file.uri:
+            raise StoreUnavailableError(f"{file.uri}: no answer")
+        return read_footer(file, storage)
+
+    monkeypatch.setattr("pipeline.plan.read_footer", unreached)
+    result = ask(job, "--json", "--rows", 40)
+    facts = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert result.exit_code == 4 and "error: not reached: " in result.output, result.output
+    assert facts["rows"] == 80 and [file.partition("colour=")[2] for file in facts["unreached"]] == [
+        "1/x.parquet: no answer"
+    ]
 
 
 @pytest.mark.usefixtures("words")

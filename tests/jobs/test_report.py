@@ -110,6 +110,22 @@ def test_storage_options_are_those_of_the_configuration_with_set_over_it(
     assert result.exit_code == 2 and "give both" in result.output
 
 
+def test_without_a_price_there_is_no_curve(folder: Path, tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, folder / "run0", "--dollars-per-hour", 0)
+    assert facts["estimate"]["dollars"] == 0
+    assert "Dollars over corpus size" not in (tmp_path / "report.html").read_text()
+    assert facts_of(tmp_path, folder / "run0") and "Dollars over corpus size" in (tmp_path / "report.html").read_text()
+
+
+def test_the_wait_for_the_last_unit_is_counted_once(tmp_path: Path) -> None:
+    """The clock of a run has 9 seconds beside its actors' work, the wait of all but one of them among these."""
+    facts = facts_of(tmp_path / "out", write_output(tmp_path / "run", actors=4))
+    terms, dollars = facts["terms"], {term["name"]: term["dollars"] for term in facts["estimate"]["terms"]}
+    tail = terms["unit_seconds"] * 3 / 8
+    assert 0 < tail < 9 and terms["start_seconds"] == pytest.approx(9 - tail, abs=0.01)
+    assert dollars["tail"] == pytest.approx(tail * 0.10 / 3600)
+
+
 def test_more_actors_take_fewer_days_and_a_little_more_money(whole: dict[str, Any]) -> None:
     days, dollars = ([row[name] for row in whole["days"]] for name in ("days", "dollars"))
     assert days == sorted(days, reverse=True) and dollars == sorted(dollars)

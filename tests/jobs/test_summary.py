@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from jobs.summary import _shown, figures
-from pipeline.job import RunSummary
+import pipeline.drive
+from jobs.summary import _shown, figures, first_rows, row_table
+from pipeline.job import OutputOptions, RunSummary
+from pipeline.reader import CatalogReader
+from pipeline.run import run
+from pipeline.text import TextTemplate
+from tests.pipeline.fakes import PRODUCT
+from tests.pipeline.helpers import inline, job, write
 
 
 @pytest.mark.parametrize(
@@ -41,3 +48,22 @@ def test_answers_that_are_null_all_the_same_are_counted_beside_the_values() -> N
 def test_a_run_that_had_nothing_to_do_says_so() -> None:
     assert "nothing was left to do" in told(model_calls=0)
     assert "nothing was left" not in told() and "nothing was left" not in told(model_calls=0, complete=False)
+
+
+@pytest.mark.parametrize("options", [OutputOptions(), OutputOptions(layout="hive", profile="athena")], ids=str)
+def test_the_first_rows_are_of_files_that_readers_see_under_the_names_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: OutputOptions
+) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    for colour in ("blue", "red"):
+        write(tmp_path / f"in/Colour={colour}/{colour}.parquet", {"Title": [f"a {colour} thing {n}" for n in range(3)]})
+    reader = CatalogReader(TextTemplate("{{ Colour }} {{ Title }}"), {}, default=PRODUCT)
+    spec = job(tmp_path, tmp_path / "in", reader=reader, output_options=options)
+    assert run(spec).complete
+    for folder in (tmp_path / "out/data").rglob("*"):
+        if folder.is_dir():
+            (folder / ".killed-worker.tmp").write_bytes(b"half a file")
+    (tmp_path / "out/data/.killed-worker.tmp").write_bytes(b"half a file")
+    rows = first_rows(str(tmp_path / "out"), spec, 4)
+    assert [(row["Colour"], row["Title"][:6]) for row in rows] == [("blue", "a blue")] * 3 + [("red", "a red ")]
+    assert all(row["hpd_status"] == "ok" and row["brand"] for row in rows) and row_table(rows, spec).row_count == 4

@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 import pipeline.drive
+import pipeline.plan
 from hpd_core.rows import Counts
+from pipeline.findings import FindingKind, OutputVerdict
 from pipeline.job import JobError
 from pipeline.manifest import OutputFolder, UnitRecord
 from pipeline.metrics import Metrics
-from pipeline.plan import Plan, planned_files, sampled
+from pipeline.plan import Plan, planned_files, read_footer, sampled
+from pipeline.prepare import prepare
 from pipeline.promise import PromiseError, rows_committed
 from pipeline.resume import remaining
 from pipeline.run import run
-from pipeline.storage import Storage
+from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.units import InputFile, Unit
 from pipeline.verify import verify
 from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_table, shards
@@ -38,6 +41,40 @@ def test_a_sample_is_random_over_all_files_in_order_and_grows_with_its_seed() ->
     assert sampled(PLAN, 1000, 0).units == UNITS
     drawn = Counter(unit.start for seed in range(300) for unit in sampled(PLAN, 6, seed).units)
     assert all(300 < count < 420 for count in drawn.values()), "each of the five places alike, 360 times"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_file_that_is_not_there_changes_the_draw_by_its_own_units_alone(seed: int) -> None:
+    drawn = sampled(PLAN, 20, seed).units
+    gone = drawn[3].file
+    without = sampled(replace(PLAN, units=tuple(u for u in UNITS if u.file != gone)), 20, seed).units
+    assert {unit for unit in drawn if unit.file != gone} < set(without) and len(without) == 20
+
+
+def test_a_sample_is_not_drawn_from_a_part_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards(tmp_path / "in")
+
+    def unreached(file: InputFile, storage: Storage) -> object:
+        if file.uri.endswith("part-0001.parquet"):
+            raise StoreUnavailableError(f"{file.uri}: no answer")
+        return read_footer(file, storage)
+
+    monkeypatch.setattr(pipeline.plan, "read_footer", unreached)
+    spec = job(tmp_path, tmp_path / "in")
+    assert len(prepare(spec).plan.unreached) == 1
+    with pytest.raises(StoreUnavailableError, match=r"part-0001\.parquet: no answer.*of a random sample"):
+        prepare(replace(spec, sample_units=2))
+
+
+def test_a_new_file_beside_a_finished_sample_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    shards(tmp_path / "in", count=1)
+    assert run(replace(job(tmp_path, tmp_path / "in"), sample_units=1)).complete
+    shards(tmp_path / "in", count=2)
+    result = verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage())
+    [note] = [finding for finding in result.findings if finding.file.endswith("part-0001.parquet")]
+    assert note.kind is FindingKind.NOTE and "lies beyond the job's sample" in note.message
+    assert result.verdict is OutputVerdict.VERIFIED
 
 
 def test_every_row_that_was_drawn_is_committed_or_left() -> None:

@@ -14,9 +14,13 @@ import pytest
 import pipeline.drive
 from hpd_core.rows import Counts
 from hpd_core.settings import DecoderSpec
+from pipeline.compact import compact
 from pipeline.device import device_name, processor
+from pipeline.job import OutputOptions
+from pipeline.manifest import OutputFolder
 from pipeline.metrics import LENGTH_EDGES, Metrics, device_key, device_of, length_bin
 from pipeline.run import run
+from pipeline.storage import Storage
 from pipeline.unit_table import to_parquet, unit_facts, unit_table
 from tests.pipeline.fakes import HashDecoder, HashDecoders
 from tests.pipeline.helpers import inline, job, shards, write
@@ -53,6 +57,22 @@ def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: p
         assert totals["seconds"][stage] == pytest.approx(sum(row[column] for row in rows), abs=1e-4)
     assert totals["lengths"] == {"16": 10, "24": 50}, "product number 7 has 16 bytes"
     assert totals["devices"] == {f"{processor()}, 1 thread | float32": 60}
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_table_names_the_file_that_holds_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    for colour in ("blue", "red"):
+        shards(tmp_path / f"in/colour={colour}", count=1)
+    assert run(job(tmp_path, tmp_path / "in", output_options=OutputOptions(layout="hive"))).complete
+    if merged:
+        compact(OutputFolder(str(tmp_path / "out"), Storage()), most=2**30)
+    rows = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
+    files = {row["data"] for row in rows}
+    assert len(rows) == 6 and len(files) == (2 if merged else 6)
+    assert files == {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out/data").rglob("*.parquet")}
 
 
 def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

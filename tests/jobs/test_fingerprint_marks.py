@@ -65,7 +65,11 @@ ATTRIBUTES: dict[str, object] = {
 }  # fmt: skip
 PLACES = {"A schema": "schemas.define.shoes", "An attribute": "schemas.define.shoes.attributes"}
 #: What a key has to go with before it may change.
-ALONG = {"pool.min_size": "pool.max_size=2", "decode.visibility": "decode.draft_tokens=0"}
+ALONG = {
+    "pool.min_size": "pool.max_size=2",
+    "decode.visibility": "decode.draft_tokens=0",
+    "decode.absent_margin": "prompt.absent=''",
+}
 #: Keys without another value in the tables, and why.
 LEFT_OUT = {
     "schemas.file": "needs a file of schemas; what it defines counts as under `define`",

@@ -112,7 +112,7 @@ class Model:
             free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
             name = str(dtype).removeprefix("torch.")
             checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
-        with _in_silence():
+        with _in_silence(), source.explained(files):
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
                 dtype=dtype,

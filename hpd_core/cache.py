@@ -20,6 +20,8 @@ from hpd_core.layout import NO_STUB
 
 _CELLS_PER_SLAB = 16384
 _MAX_DOCUMENTS = 32
+#: Slabs that a bound is divided into at least, where documents are that small.
+_LEAST_SLABS = 4
 _STEP = 64
 #: Position of a free cell: behind every query, so that the visibility rule never shows it.
 _NEVER = 2**62
@@ -125,25 +127,47 @@ def block_width(columns: int) -> int:
 
 
 class SlabPool:
-    """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step."""
+    """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    cells: bound of all slabs together, whether their blocks are in use or free; None: no bound.
+    """
+
+    def __init__(self, device: torch.device, cells: int | None = None) -> None:
+        self.device, self.cells = device, cells
         self._slabs: dict[int, list[Slab]] = {}
 
-    def take(self, columns: int) -> tuple[Slab, int]:
-        """A block of at least `columns` cells: (slab, block)."""
+    def fits(self, columns: int) -> bool:
+        """Whether a block of `columns` cells can be taken within the bound. Whole slabs count, which is what a GPU
+        allocates."""
         width = block_width(columns)
-        slabs = self._slabs.setdefault(width, [])
-        for slab in slabs:
-            if not slab.is_full:
-                return slab, slab.take()
-        # Idle slabs of other widths go first: documents come sorted by length, and those widths are done with.
-        self._slabs = {w: g if w == width else [s for s in g if not s.is_empty] for w, g in self._slabs.items()}
-        slabs = self._slabs[width]
-        documents = max(1, min(_MAX_DOCUMENTS, _CELLS_PER_SLAB // width))
-        slabs.append(Slab(documents, width, self.device))
-        return slabs[-1], slabs[-1].take()
+        return self._free_slab(width) is not None or self.cells is None or self._used_cells() + width <= self.cells
+
+    def take(self, columns: int) -> tuple[Slab, int]:
+        """A block of at least `columns` cells: (slab, block). Beyond the bound where it does not fit: whoever has
+        nothing else in flight takes a document however long it is."""
+        width = block_width(columns)
+        slab = self._free_slab(width)
+        if slab is None:
+            # Idle slabs go first: documents come sorted by length, and those widths are done with.
+            self._slabs = {w: [s for s in group if not s.is_empty] for w, group in self._slabs.items()}
+            slab = Slab(self._documents(width), width, self.device)
+            self._slabs.setdefault(width, []).append(slab)
+        return slab, slab.take()
+
+    def _free_slab(self, width: int) -> Slab | None:
+        return next((slab for slab in self._slabs.get(width, ()) if not slab.is_full), None)
+
+    def _used_cells(self) -> int:
+        """Cells of all slabs that hold a document: idle ones go before a new one comes."""
+        return sum(slab.documents * slab.columns for slab in self.slabs if not slab.is_empty)
+
+    def _documents(self, width: int) -> int:
+        """Blocks of a new slab. Under a bound it takes what is left, and a share at most: documents of another width
+        wait until some slab is empty, not for all of them."""
+        cells = _CELLS_PER_SLAB
+        if self.cells is not None:
+            cells = min(cells, self.cells // _LEAST_SLABS, self.cells - self._used_cells())
+        return max(1, min(_MAX_DOCUMENTS, cells // width))
 
     @property
     def slabs(self) -> list[Slab]:

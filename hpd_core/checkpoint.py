@@ -15,6 +15,8 @@ from hpd_core.settings import SettingsError
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: Files of pickled weights, which run whatever code they hold when they are read.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+#: How the text begins that lies in place of a file where Git LFS has not fetched it.
+_LFS_POINTER = b"version "
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _CONVERT = (
     "python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d = 'DIRECTORY'; "
@@ -23,7 +25,11 @@ _CONVERT = (
 
 
 class ModelNotFoundError(FileNotFoundError):
-    """The files of a model are not where its spec says."""
+    """The files of a model are not where its spec says, or not whole."""
+
+
+class ModelUnavailableError(SettingsError):
+    """Where a model's files lie gave no answer, or only excuses: the same may succeed later."""
 
 
 def check_directory(name: str, folder: Path) -> None:
@@ -32,8 +38,7 @@ def check_directory(name: str, folder: Path) -> None:
     check_names(name, str(folder), (p.name for p in folder.iterdir()))
     facts = _read(name, folder / "config.json")
     if (folder / INDEX).is_file():
-        mapped = _read(name, folder / INDEX).get("weight_map")
-        shards = set(mapped.values()) if isinstance(mapped, dict) else set()
+        shards = _shards(name, folder)
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise ModelNotFoundError(
@@ -60,12 +65,16 @@ def check_names(name: str, where: str, names: Iterable[str]) -> None:
 
 
 def parameters(folder: Path) -> int:
-    """Numbers in the directory's safetensors, by their headers; 0 where there are none."""
-    return sum(_in_file(file) for file in folder.glob("model*.safetensors"))
+    """Numbers in the directory's safetensors, by their headers; 0 where there are none.
+
+    Raises ModelNotFoundError naming a file that is no safetensors file, or not all of it.
+    """
+    return sum(_in_file(file) for file in _weights(folder))
 
 
 def check_memory(name: str, folder: Path, dtype: str, free: int, *, where: str, copies: int = 1) -> None:
-    """Raises SettingsError with the numbers where `copies` of the weights in `dtype` need more than `free` bytes.
+    """Raises SettingsError with the numbers where `copies` of the weights in `dtype` need more than `free` bytes, and
+    what `parameters` raises.
 
     where: the memory meant, as in "this machine". KV and activations come on top and are not counted.
     """
@@ -86,10 +95,39 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB"
 
 
+def _weights(folder: Path) -> list[Path]:
+    """Files that transformers loads: the one file where it is there, whatever lies beside it, else the index's."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        return []
+    return [folder / shard for shard in sorted(_shards(folder.name, folder))]
+
+
+def _shards(name: str, folder: Path) -> set[str]:
+    mapped = _read(name, folder / INDEX).get("weight_map")
+    return set(mapped.values()) if isinstance(mapped, dict) else set()
+
+
 def _in_file(file: Path) -> int:
+    """Numbers in a safetensors file: eight bytes say how long its JSON header is, which says where its tensors lie."""
+    size = file.stat().st_size
     with file.open("rb") as f:
-        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
-    return sum(math.prod(tensor["shape"]) for key, tensor in header.items() if key != "__metadata__")
+        start = f.read(8)
+        if start == _LFS_POINTER:
+            raise ModelNotFoundError(f"{file} is a Git LFS pointer, not the weights: `git lfs pull` fetches them")
+        length = int.from_bytes(start, "little")
+        header_end = 8 + length
+        content = f.read(length) if header_end <= size else b""
+    try:
+        tensors = [tensor for key, tensor in json.loads(content).items() if key != "__metadata__"]
+        count = sum(math.prod(tensor["shape"]) for tensor in tensors)
+        end = header_end + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ModelNotFoundError(f"{file}: no safetensors file, or cut short: its header cannot be read") from error
+    if end > size:
+        raise ModelNotFoundError(f"{file} is cut short: {size:,} of {end:,} bytes are there")
+    return count
 
 
 def _read(name: str, path: Path) -> dict[str, Any]:

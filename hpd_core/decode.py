@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpd_core.batch import Feed, make_step
-from hpd_core.cache import PrefixCache, Slab, SlabPool, block_width
+from hpd_core.cache import PrefixCache, Slab, SlabPool
 from hpd_core.layout import NO_STUB
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
@@ -46,9 +46,8 @@ class Decoder:
         self.fast = fast
         self.keep_logits = keep_logits
         self._prefixes = PrefixCache(settings.prefix_cache_mib * 2**20)
-        self._pool = SlabPool(model.device)
         bound = settings.kv_bytes
-        self._kv_cells = None if bound is None else bound // model.kv_bytes_per_token
+        self._pool = SlabPool(model.device, None if bound is None else bound // model.kv_bytes_per_token)
 
     @torch.inference_mode()
     def decode(
@@ -62,7 +61,8 @@ class Decoder:
         try:
             return self._decode(prompts, counts, forced)
         except BaseException:
-            self._pool = SlabPool(self.model.device)  # out of memory, say: the next call starts with no block taken
+            # Out of memory, say: the next call starts with no block taken.
+            self._pool = SlabPool(self.model.device, self._pool.cells)
             raise
 
     def _decode(
@@ -134,9 +134,7 @@ class Decoder:
         if not active:
             return True
         slots = sum(len(a.live) for a in active)
-        cells = sum(a.slab.columns for a in active) + block_width(_cells(prompt))
-        fits = self._kv_cells is None or cells <= self._kv_cells
-        return fits and slots + len(prompt.shared.stubs) <= self.settings.open_slots
+        return slots + len(prompt.shared.stubs) <= self.settings.open_slots and self._pool.fits(_cells(prompt))
 
     def _admit(
         self, number: int, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None

@@ -92,7 +92,7 @@ class HyperParallelDecoder:
         encoder = PromptEncoder.from_spec(spec)
         model = Model.load(spec.model, device=device)
         if spec.settings.is_auto:
-            measured = measure_loaded(model)
+            measured = measure_loaded(model, spec.settings)
             encoder.settings = sizing.decided(spec.settings, measured)
             log.info("measured: %s; decided: %s", measured, sizing.shown(encoder.settings))
         return cls(model, encoder, spec.confidence)

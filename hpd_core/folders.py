@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hpd_core.settings import SettingsError
 
 def made_once(folder: Path, fill: Callable[[Path], None], what: str) -> Path:
     """`folder`, filled by `fill` where it is not there yet: under a lock, so that processes that start together fill it
-    once, and beside it first, so that it is never seen half full.
+    once, and beside it first, so that it is never seen half full. What a process that was killed has left is removed.
 
     what: whose files they are, for the SettingsError where its parent cannot be written.
     """
@@ -23,17 +22,28 @@ def made_once(folder: Path, fill: Callable[[Path], None], what: str) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".filling-"))
+        lock = FileLock(f"{folder}.lock").acquire()
+    except OSError as error:
+        raise no_cache(what, folder.parent, str(error)) from error
+    with lock:
+        if not folder.is_dir():
+            _fill(folder, fill, what)
+    return folder
+
+
+def _fill(folder: Path, fill: Callable[[Path], None], what: str) -> None:
+    """Under the lock of `folder`: the one who has it is alone with the name that it fills, whatever lies there."""
+    work = folder.with_name(f".filling-{folder.name}")
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()  # with the usual mode, which others of the machine may read where the umask lets them
     except OSError as error:
         raise no_cache(what, folder.parent, str(error)) from error
     try:
-        with FileLock(f"{folder}.lock"):
-            if not folder.is_dir():
-                fill(work)
-                os.replace(work, folder)
+        fill(work)
+        os.replace(work, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return folder
 
 
 def check_makeable(folder: Path, what: str) -> None:

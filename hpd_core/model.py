@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from hpd_core import checkpoint, selfcheck, sizing, source, supported
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
+from hpd_core.selfcheck import DensePlan
 from hpd_core.settings import ModelSpec
 from hpd_core.supported import UnsupportedModelError
 
@@ -110,7 +112,7 @@ class Model:
             free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
             name = str(dtype).removeprefix("torch.")
             checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
-        with _in_silence():
+        with _in_silence(), source.explained(files):
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
                 dtype=dtype,
@@ -189,10 +191,17 @@ class Model:
         finally:
             self.hf.set_attn_implementation(ATTENTION)
 
-    @property
+    @cached_property
     def kv_bytes_per_token(self) -> int:
-        """Of all layers; see `sizing.kv_bytes_per_token`."""
-        return sizing.kv_bytes_per_token(self.hf.config, self.dtype.itemsize)
+        """Bytes of one token's keys and values in all layers, as seen in a forward pass over one token.
+
+        Layers differ in ways that every configuration has words of its own for: latent attention, wider heads where
+        there is no window.
+        """
+        first = self.tensor([0])
+        plan = DensePlan(torch.ones(1, 1, dtype=torch.bool, device=self.device))
+        self.step(first, first, plan, first)
+        return plan.bytes_per_token
 
     def tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)

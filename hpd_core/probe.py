@@ -13,17 +13,19 @@ from transformers import AutoModelForCausalLM
 
 from hpd_core import source
 from hpd_core.model import Model, device_named, dtype_named
-from hpd_core.settings import DecoderSpec
+from hpd_core.settings import AUTO, DecoderSpec, DecodeSettings
 from hpd_core.sizing import ROWS, Measured, free_memory
 
 #: Bytes of different weights that are multiplied in turn. A model's own do not stay in the processor's cache either.
 _BEYOND_CACHE = 256 * 2**20
+#: What configurations call the width of the MLP: most; GPT-2, whose own may be None; OPT; Falcon.
+_INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 _ROUNDS = 5
 _SECONDS = 2.0
 
 
 def measure(spec: DecoderSpec, *, device: str = "auto", threads: int | None = None, sharing: float = 1.0) -> Measured:
-    """The machine as a decoder of `spec` will find it, without loading weights.
+    """The machine as a decoder of `spec` will find it, as far as its settings are `auto`, without loading weights.
 
     device: `auto`, `cpu`, `cuda:0` …  threads: of torch, as it stands where None. sharing: decoders that share the
     memory of this machine, or of its GPU. Raises what `source.locate` raises.
@@ -34,21 +36,31 @@ def measure(spec: DecoderSpec, *, device: str = "auto", threads: int | None = No
     where = device_named(device)
     dtype = dtype_named(spec.model.dtype, where)
     with torch.device("meta"):
-        weights = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, dtype=dtype).parameters())
+        hf = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=spec.model.trust_remote_code)
+        weights = sum(p.numel() for p in hf.parameters())
     free = int(_free(where) / sharing) - weights * dtype.itemsize
-    return _measured(config, where, dtype, free)
+    return _measured(config, where, dtype, free, spec.settings)
 
 
-def measure_loaded(model: Model) -> Measured:
-    """The machine as a model finds it whose weights are loaded already."""
-    return _measured(model.hf.config, model.device, model.dtype, _free(model.device))
+def measure_loaded(model: Model, settings: DecodeSettings) -> Measured:
+    """The machine as a model finds it whose weights are loaded already, as far as `settings` are `auto`."""
+    return _measured(model.hf.config, model.device, model.dtype, _free(model.device), settings)
 
 
-def _measured(config: Any, device: torch.device, dtype: torch.dtype, free: int) -> Measured:
-    text = config.get_text_config()
-    found = rates(text.hidden_size, text.intermediate_size, dtype, device)
+def _measured(config: Any, device: torch.device, dtype: torch.dtype, free: int, settings: DecodeSettings) -> Measured:
+    found: dict[int, float] = {}
+    if AUTO in (settings.tokens_per_step, settings.max_slots):  # KV is decided by memory alone
+        found = rates(*mlp_shape(config), dtype, device)
     name = str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)
     return Measured(found, free, name, str(dtype).removeprefix("torch."), torch.get_num_threads())
+
+
+def mlp_shape(config: Any) -> tuple[int, int]:
+    """(hidden, intermediate) size of a model's MLP; four times as wide as the model where no name of it is known."""
+    text = config.get_text_config()
+    sizes = (getattr(text, name, None) for name in _INTERMEDIATE)
+    known = next((size for size in sizes if isinstance(size, int) and size > 0), None)
+    return text.hidden_size, known or 4 * text.hidden_size
 
 
 def _free(device: torch.device) -> int:

@@ -151,7 +151,7 @@ def beside_weights(model: ModelSpec) -> Path:
     if model.adapter:
         return folder_of(model.adapter)
     if object_store.is_remote(model.source):
-        return object_store.as_directory(model.source, weights=False)
+        return object_store.beside(model.source, (FILE, CALIBRATION))
     return Path(model.source).expanduser()
 
 

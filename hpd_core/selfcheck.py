@@ -28,10 +28,12 @@ _TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 
 @dataclass(slots=True)
 class DensePlan:
-    """Attention of one forward pass under a mask [T, T]: query row sees key column. Nothing is kept."""
+    """Attention of one forward pass under a mask [T, T]: query row sees key column. Nothing is kept but `layers`, those
+    that ran, and `bytes_per_token`, the size of one token's keys and values in all of them."""
 
     sees: Tensor
     layers: list[int] = field(default_factory=list)
+    bytes_per_token: int = 0
 
     def attend(
         self,
@@ -46,6 +48,7 @@ class DensePlan:
     ) -> Tensor:
         """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
         self.layers.append(layer)
+        self.bytes_per_token += key[0].nbytes + value[0].nbytes
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", query, key) * scale

@@ -26,14 +26,18 @@ SLOTS_PER_ROW = 2
 #: whatever else runs.
 KV_SHARE = 0.5
 _LEAST_KV_MIB = 16
+_GROUP = Path("/sys/fs/cgroup")
+#: Of a control group's memory.stat, as the kernel's guide to cgroup v2 names them.
+_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A machine as one decoder finds it.
 
-    rates: FLOP/s of the model's MLP-shaped product, by its rows. free_bytes: memory that this decoder may take, weights
-    and its share of what several decoders take from one machine already taken off; may be negative.
+    rates: FLOP/s of the model's MLP-shaped product, by its rows; empty where nothing is decided by them.
+    free_bytes: memory that this decoder may take, weights and its share of what several decoders take from one machine
+        already taken off; may be negative.
     """
 
     rates: Mapping[int, float]
@@ -53,13 +57,14 @@ class Measured:
         }
 
     def __str__(self) -> str:
-        best = max(self.rates.values())
-        shares = ", ".join(f"{rows} {100 * rate / best:.0f} %" for rows, rate in self.rates.items())
         threads = f", {self.threads} thread(s)" if self.device == "cpu" else ""
-        return (
-            f"{self.device}, {self.dtype}{threads}: {best / 1e9:,.0f} GFLOP/s; of it, by rows of a product: {shares}; "
-            f"{self.free_bytes / 2**30:.1f} GiB free beside the weights"
-        )
+        speed = ""
+        if self.rates:
+            best = max(self.rates.values())
+            shares = ", ".join(f"{rows} {100 * rate / best:.0f} %" for rows, rate in self.rates.items())
+            speed = f"{best / 1e9:,.0f} GFLOP/s; of it, by rows of a product: {shares}; "
+        free = f"{self.free_bytes / 2**30:.1f} GiB free beside the weights"
+        return f"{self.device}, {self.dtype}{threads}: {speed}{free}"
 
 
 def knee(rates: Mapping[int, float], near: float = NEAR) -> int:
@@ -98,19 +103,20 @@ def shown(settings: DecodeSettings) -> str:
     return f"{settings.tokens_per_step:,} tokens per step, {settings.max_slots:,} slots, {kv} of KV"
 
 
-def kv_bytes_per_token(config: Any, itemsize: int) -> int:
-    """Bytes of one token's keys and values in all layers, of a model's configuration; layers are taken to be alike."""
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return int(2 * text.num_hidden_layers * heads * width * itemsize)
-
-
-def free_memory() -> int:
-    """Bytes that can be had without swapping, under this control group's limit, of which psutil knows nothing."""
+def free_memory(group: Path = _GROUP) -> int:
+    """Bytes that can be had without swapping, under the limit of a control group (version 2), of which psutil knows
+    nothing. group: its folder."""
     free = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, max(0, limit - used))
+        free = min(free, max(0, limit - used + _reclaimable(group)))
     return free
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes that a control group counts as used and gives back where they are wanted: pages of files that were read,
+    as the weights of a model are, would else look like memory that is taken."""
+    with suppress(OSError, ValueError):
+        facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return sum(int(facts.get(name, 0)) for name in _RECLAIMABLE)
+    return 0

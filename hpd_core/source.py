@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import checkpoint, object_store, recipe, supported
-from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
 from hpd_core.gguf import as_directory, check_cache
+from hpd_core.passing import is_passing
 from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
 from hpd_core.supported import UnsupportedModelError
 
@@ -104,7 +105,10 @@ def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
     `as_directory` raises. weights: False where configuration and tokenizer are enough."""
     code = {"trust_remote_code": spec.trust_remote_code}  # said, or transformers asks a terminal that nobody reads
     if object_store.is_remote(spec.source):
-        return ModelFiles(str(object_store.as_directory(spec.source, weights=weights)), code)
+        fetched = object_store.as_directory(spec.source, weights=weights)
+        if weights:
+            checkpoint.check_directory(spec.name, fetched)
+        return ModelFiles(str(fetched), code)
     path = _found(spec)
     if path.suffix == ".gguf":
         path = as_directory(path)
@@ -157,7 +161,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
     from transformers import AutoTokenizer
 
-    with _explained(files):
+    with explained(files):
         tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
     if not tokenizer.is_fast:
         raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
@@ -165,19 +169,24 @@ def load_tokenizer(files: ModelFiles) -> Any:
 
 
 def load_config(files: ModelFiles) -> Any:
-    """Raises ModelNotFoundError for what is not there, SettingsError for code that is not trusted,
-    UnsupportedModelError for an architecture that transformers does not know."""
+    """Raises ModelNotFoundError for what is not there, ModelUnavailableError where the hub does not answer,
+    SettingsError for code that is not trusted, UnsupportedModelError for an architecture that transformers does not
+    know."""
     from transformers import AutoConfig
 
-    with _explained(files):
+    with explained(files):
         return AutoConfig.from_pretrained(files.path, **files.arguments)
 
 
 @contextmanager
-def _explained(files: ModelFiles) -> Iterator[None]:
+def explained(files: ModelFiles) -> Iterator[None]:
+    """What transformers raises over a model's files, in words of the model: ModelNotFoundError, ModelUnavailableError
+    where the hub does not answer, SettingsError, UnsupportedModelError."""
     try:
         yield
     except OSError as error:
+        if is_passing(error):
+            raise ModelUnavailableError(f"model {files.path}: {_first_line(error)}") from error
         token = "" if Path(files.path).is_dir() else "; a gated or private model needs a token in HF_TOKEN"
         raise ModelNotFoundError(f"model {files.path}: {_first_line(error)}{token}") from error
     except (ValueError, KeyError) as error:

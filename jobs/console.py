@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from hpd_core import recipe
+from hpd_core.checkpoint import ModelUnavailableError
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
@@ -28,7 +29,7 @@ from pipeline.storage import StorageError, StoreUnavailableError
 P = ParamSpec("P")
 
 #: What may go away by itself, so that the same command is to be tried again.
-_PASSING = (StoreUnavailableError, LeaseError)
+_PASSING = (StoreUnavailableError, ModelUnavailableError, LeaseError)
 #: Errors that say what the user must change.
 _TO_MEND = (
     JobError,

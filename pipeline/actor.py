@@ -20,7 +20,7 @@ from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from hpd_core.settings import DecoderSpec
 from hpd_core.sizing import Measured
-from pipeline.block import METRICS, FailureKind, checked, constant, explain, failed, failure, first_text, unit_of
+from pipeline.block import METRICS, FailureKind, checked, constant, explain, failure, first_text, not_loaded, unit_of
 from pipeline.device import device_name
 from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
@@ -80,7 +80,7 @@ class DecodeActor:
                 self._device = device_name(self._decoder, self._stage.device, self._stage.threads)
         except Exception as e:
             log.exception("the decoder cannot be loaded")
-            return failed(unit, FailureKind.LOAD, f"the decoder cannot be loaded: {explain(e)}")
+            return not_loaded(unit, "decoder", e)
         return checked(FailureKind.DECODE, unit, block, self._run)
 
     def _run(self, unit: Unit, block: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
+from hpd_core.checkpoint import ModelUnavailableError
 from pipeline.units import Unit
 
 RESERVED_PREFIX = "__hpd_"
@@ -33,7 +34,7 @@ class FailureKind(StrEnum):
     """Which stage failed a unit."""
 
     READ = "read"
-    #: The store gave no answer to any try of reading the unit: nothing is known against the file.
+    #: The store of the unit's file, or of the model, gave no answer to any try: nothing is known against either.
     STORE = "store"
     TOKENIZE = "tokenize"
     DECODE = "decode"
@@ -80,6 +81,13 @@ def failed(unit: Unit, kind: FailureKind, reason: str) -> pa.Table:
     """The one-row block of a unit that failed."""
     columns = {UNIT: constant(unit.to_json(), 1), FAILED: [reason], KIND: [kind.value]}
     return pa.table(columns, schema=pa.schema([(UNIT, _CONSTANT), (FAILED, pa.string()), (KIND, pa.string())]))
+
+
+def not_loaded(unit: Unit, what: str, error: Exception) -> pa.Table:
+    """The block of a unit whose `what`, decoder or tokenizer, could not be loaded: to be tried again where it was the
+    model's store that did not answer, else the end of the job."""
+    kind = FailureKind.STORE if isinstance(error, ModelUnavailableError) else FailureKind.LOAD
+    return failed(unit, kind, f"the {what} cannot be loaded: {explain(error)}")
 
 
 def failure(block: pa.Table) -> Failure | None:

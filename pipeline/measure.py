@@ -8,6 +8,7 @@ from collections.abc import Callable
 import ray
 
 from hpd_core import sizing
+from hpd_core.checkpoint import ModelUnavailableError
 from hpd_core.settings import DecoderSpec
 from hpd_core.sizing import Measured
 from pipeline.actor import measure
@@ -22,7 +23,7 @@ _SECONDS = 900.0
 def measured_settings(prepared: Prepared, say: Callable[[str], None]) -> Prepared:
     """`prepared` without `auto`. Needs a running Ray; tells people what was measured and what was decided.
 
-    Raises `JobError` where it cannot be measured.
+    Raises `JobError` where it cannot be measured, ModelUnavailableError where the model's store did not answer.
     """
     found = _ask(prepared.job)
     settings = sizing.decided(prepared.job.decoder.settings, found)
@@ -46,6 +47,8 @@ def _ask(job: JobSpec) -> Measured:
         found: Measured = ray.get(task.remote(job.prober or measure, job.decoder, pool), timeout=_SECONDS)
     except Exception as error:
         cause = getattr(error, "cause", None) or error
+        if isinstance(cause, ModelUnavailableError):
+            raise ModelUnavailableError(str(cause)) from error
         names = " and ".join(f"decode.{name}" for name in sizing.SIZES)
         raise JobError(f"`auto` cannot be measured: {explain(cause)}. Set {names} to numbers") from error
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import s3
+from hpd_core.passing import is_passing
 from pipeline.block import explain
 from pipeline.job import JobError, UnitCaps
 from pipeline.partitions import partitioned
@@ -203,7 +203,7 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
                 file, partitioned(schema, file.uri), tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups)
             )
     except Exception as e:
-        if s3.is_passing(e):
+        if is_passing(e):
             with explained(file.uri):
                 raise
         # Any other failure of one file is that file's; the others go on.

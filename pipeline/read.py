@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
-from pipeline import s3
+from hpd_core.passing import is_passing
 from pipeline.block import FailureKind, checked, explain, failed, label
 from pipeline.file_rows import FileRows
 from pipeline.partitions import with_partitions
@@ -58,7 +58,7 @@ def _labelled(unit: Unit, storage: Storage) -> pa.Table:
     try:
         return label(read_unit(unit, storage), unit)
     except Exception as e:
-        if not s3.is_passing(e):
+        if not is_passing(e):
             raise
         return failed(unit, FailureKind.STORE, explain(e))  # which no policy for bad files may skip
 

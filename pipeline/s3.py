@@ -1,4 +1,4 @@
-"""S3 behind the door to files: s3fs with bounded tries and times, and what its errors mean.
+"""S3 behind the door to files: s3fs with bounded tries and times, and what its refusals mean.
 
 Who retries what (s3fs 2026.9 on botocore 1.43), so that nothing here has to:
 - botocore sends a request again where no answer came, or 500, 502, 503, 504 or 429 did, with random waits of up to 1,
@@ -12,29 +12,16 @@ four times as many (a read that is never answered): after 15 s, 30 s, six minute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from hpd_core.passing import codes
+
 TRIES = 5
 _CLIENT = {"retries": {"mode": "legacy", "total_max_attempts": TRIES}}
 
-#: The store's own fault, or one on the way: the same request may succeed later.
-_PASSING = frozenset(
-    ["InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "500", "502", "503", "504", "Throttling"]
-)
-#: Exceptions of botocore, aiohttp and Python by name: where they are defined is theirs to change.
-_NO_ANSWER = frozenset(
-    [
-        "ConnectionError",
-        "TimeoutError",
-        "HTTPClientError",
-        "ClientPayloadError",
-        "IncompleteRead",
-        "ResponseParserError",
-    ]
-)
 _EXISTS = frozenset(["PreconditionFailed", "412"])
 #: Answers to a conditional write whose earlier try, perhaps one with a lost answer, may have succeeded.
 _PERHAPS_EXISTS = frozenset(["ConditionalRequestConflict", "OperationAborted", "409", "NoSuchUpload"])
@@ -59,32 +46,13 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 
 def exists(error: BaseException) -> bool:
     """Whether a conditional write was refused because the object is there."""
-    return bool(_EXISTS & set(_codes(error)))
+    return bool(_EXISTS & set(codes(error)))
 
 
 def perhaps_exists(error: BaseException) -> bool:
     """Whether the object of a conditional write may be there after this error."""
-    return bool(_PERHAPS_EXISTS & set(_codes(error)))
+    return bool(_PERHAPS_EXISTS & set(codes(error)))
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    return "NoSuchBucket" in _codes(error)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the store, or the way to it, failed for a time, unlike a refusal that will be repeated."""
-    kinds = {kind.__name__ for e in _chain(error) for kind in type(e).__mro__}
-    return bool(_PASSING & set(_codes(error))) or ("SSLError" not in kinds and bool(_NO_ANSWER & kinds))
-
-
-def _codes(error: BaseException) -> list[str]:
-    responses = (getattr(e, "response", None) for e in _chain(error))
-    return [str(r.get("Error", {}).get("Code", "")) for r in responses if isinstance(r, Mapping)]
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it. s3fs raises Python's errors from botocore's, which know the code."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__
+    return "NoSuchBucket" in codes(error)

@@ -22,6 +22,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from hpd_core.folders import unwritable
+from hpd_core.passing import is_passing
 from pipeline import s3
 from pipeline.job import JobError
 from pipeline.units import InputFile
@@ -250,7 +251,7 @@ def explained(uri: str) -> Iterator[None]:
     except (JobError, StorageError):
         raise
     except Exception as e:
-        passing = s3.is_passing(e) or (isinstance(e, OSError) and e.errno in _FULL)
+        passing = is_passing(e) or (isinstance(e, OSError) and e.errno in _FULL)
         kind = StoreUnavailableError if passing else StorageError
         raise kind(f"{uri}: {type(e).__name__}: {e}") from e
 

@@ -15,7 +15,7 @@ from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document, Schema
 from hpd_core.settings import DecoderSpec
-from pipeline.block import FailureKind, checked, constant, explain, failed, failure, unit_of
+from pipeline.block import FailureKind, checked, constant, explain, failure, not_loaded, unit_of
 from pipeline.job import Encoder, EncoderFactory, RowFault, RowReader
 from pipeline.schema import conform
 from pipeline.units import Unit
@@ -60,7 +60,7 @@ class TokenizeStage:
                 encoder = _encoder(self.factory, self.decoder)
             except Exception as e:
                 log.exception("the tokenizer cannot be loaded")
-                return failed(unit, FailureKind.LOAD, f"the tokenizer cannot be loaded: {explain(e)}")
+                return not_loaded(unit, "tokenizer", e)
             items = [_encode(encoder, document) for document in documents(self.reader, rows)]
         kept = [name for name in rows.column_names if self.keep is None or name in self.keep]
         for name in identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -32,6 +33,29 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_moves_it(tmp_path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(model / "cache"))
     with pytest.raises(SettingsError, match=rf"x\.gguf are unpacked into {model}/cache/hpd-gguf, .* set HF_HOME to"):
         ask(ModelSpec(str(model)))
+
+
+def test_what_a_killed_process_has_left_is_removed_and_others_may_read_what_was_made(tmp_path):
+    folder, other = tmp_path / "cache/model-1", tmp_path / "cache/.filling-model-1-about"
+
+    def killed(work):
+        (work / "half").touch()
+        shutil.copytree(work, left, dirs_exist_ok=True)  # as a process leaves it that does not come to its end
+        raise KeyboardInterrupt
+
+    left = tmp_path / "left"
+    with pytest.raises(KeyboardInterrupt):
+        folders.made_once(folder, killed, "m")
+    assert not [p for p in folder.parent.iterdir() if p.is_dir()]
+    shutil.copytree(left, folder.parent / ".filling-model-1")
+    other.mkdir()  # of another folder, which another process may be filling
+    before = os.umask(0o022)
+    try:
+        made = folders.made_once(folder, lambda work: (work / "all").touch(), "m")
+    finally:
+        os.umask(before)
+    assert [p.name for p in made.iterdir()] == ["all"] and made.stat().st_mode & 0o777 == 0o755
+    assert sorted(p.name for p in folder.parent.iterdir() if p.is_dir()) == [other.name, "model-1"]
 
 
 def test_what_is_unpacked_already_needs_no_cache_that_can_be_written(tmp_path, monkeypatch):

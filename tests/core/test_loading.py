@@ -7,12 +7,14 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
+import botocore.exceptions as boto
 import fsspec
 import pytest
 import torch
 
 from hpd_core import DecoderSpec, DecodeSettings, ModelSpec, checkpoint, object_store, recipe, source
-from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
 from hpd_core.recipe import Recipe
@@ -32,6 +34,13 @@ def tiny(tmp_path_factory):
 @pytest.fixture
 def folder(tiny, tmp_path):
     return shutil.copytree(tiny, tmp_path / "model")
+
+
+def answered(code):
+    """As s3fs raises what a store answered."""
+    error = OSError("words of the store")
+    error.__cause__ = boto.ClientError({"Error": {"Code": code}}, "ListObjects")
+    return error
 
 
 def edit(path, **changes):
@@ -98,6 +107,39 @@ class TestMemory:
         stored = sum(p.numel() for p in Model.load(ModelSpec(str(tiny))).hf.parameters())
         assert checkpoint.parameters(tiny) == stored
 
+    def test_shards_are_counted_by_their_index_and_never_beside_the_whole_file(self, folder):
+        counted = checkpoint.parameters(folder)
+        Model.load(ModelSpec(str(folder))).hf.save_pretrained(folder, max_shard_size="20KB")
+        shards = sorted(folder.glob("model-*.safetensors"))
+        whole = folder / "model.safetensors"
+        assert len(shards) > 2 and checkpoint.parameters(folder) == counted
+        whole.unlink()
+        shutil.copy(shards[0], folder / "model-old.safetensors")  # which no index names
+        assert checkpoint.parameters(folder) == counted
+        index = (folder / "model.safetensors.index.json").read_text()
+        (folder / "model.safetensors.index.json").write_text(index.replace(shards[1].name, "other.safetensors"))
+        shards[1].rename(folder / "other.safetensors")
+        assert checkpoint.parameters(folder) == counted
+        shutil.copy(shards[0], whole)  # what transformers takes
+        assert checkpoint.parameters(folder) < counted
+
+    def test_weights_that_are_not_whole_are_named(self, folder):
+        file, spec = folder / "model.safetensors", ModelSpec(str(folder))
+        content = file.read_bytes()
+        for wrong, reason in [
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "is a Git LFS pointer"),
+            (b"", "no safetensors file, or cut short"),
+            (content[:5], "no safetensors file, or cut short"),
+            (content[:100], "no safetensors file, or cut short"),
+            (bytes([3]) + bytes(7) + b"[1]" + content, "no safetensors file, or cut short"),
+            (bytes([8]) + bytes(7) + b'{"a": 1}' + content, "no safetensors file, or cut short"),
+            (content[:-1], "is cut short: .* bytes are there"),
+        ]:
+            file.write_bytes(wrong)
+            for ask in (Model.load, lambda spec: source.check_loadable(spec, free=2**40)):
+                with pytest.raises(ModelNotFoundError, match=f"{file}.*{reason}"):
+                    ask(spec)
+
     def test_too_little_is_said_with_numbers(self, tiny):
         spec, needed = ModelSpec(str(tiny), name="m"), checkpoint.parameters(tiny) * 4
         source.check_loadable(spec, copies=2, free=2 * needed)
@@ -126,11 +168,30 @@ class TestHub:
         with pytest.raises(ModelNotFoundError, match=r"model no-such-org/no-such-model: .* token in HF_TOKEN"):
             load(source.locate(ModelSpec("no-such-org/no-such-model")))
 
+    @pytest.mark.parametrize("load", [source.load_config, source.load_tokenizer, None])
+    @pytest.mark.parametrize(("status", "kind"), [(503, ModelUnavailableError), (403, ModelNotFoundError)])
+    def test_a_hub_that_does_not_answer_is_told_from_one_that_refuses(self, monkeypatch, tmp_path, load, status, kind):
+        def refuse(*_, **__):  # as transformers does, see its cached_files
+            answer = type("Answer", (), {"status_code": status})()
+            cause = OSError("no answer")
+            cause.response = answer
+            raise OSError("We couldn't connect to 'https://huggingface.co'\nCheck your connection") from cause
+
+        for name in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"):
+            monkeypatch.setattr(f"transformers.{name}.from_pretrained", refuse)
+        if load is None:  # the weights, when the configuration is there already
+            config = type("Config", (), {})()
+            monkeypatch.setattr(source, "load_config", lambda files: config)
+            monkeypatch.setattr("hpd_core.model.refuse", lambda config: None)
+        with pytest.raises(kind, match=r"^model org/name: We couldn't connect to 'https://huggingface.co'(;|$)"):
+            load(source.locate(ModelSpec("org/name"))) if load else Model.load(ModelSpec("org/name"))
+
 
 class TestObjectStores:
     @pytest.fixture
     def cache(self, tmp_path, monkeypatch):
         monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
+        object_store._listing.cache_clear()
         return tmp_path / "cache" / "hpd-models"
 
     @pytest.fixture
@@ -176,23 +237,76 @@ class TestObjectStores:
             return get(self, path, target, **options)
 
         monkeypatch.setattr(store, "get_file", broken)
-        with pytest.raises(SettingsError, match=f"model {uri}: ConnectionResetError: reset"):
+        with pytest.raises(ModelUnavailableError, match=f"model {uri}: ConnectionResetError: reset"):
             object_store.as_directory(uri)
         assert not [p for p in cache.iterdir() if p.is_dir()]
         monkeypatch.setattr(store, "get_file", lambda self, path, target, **options: open(target, "wb").close())
-        with pytest.raises(SettingsError, match=r"0 of .* bytes came"):
+        with pytest.raises(ModelUnavailableError, match=r"0 of .* bytes came"):
             object_store.as_directory(uri)
+
+    @pytest.mark.parametrize(
+        ("error", "passes"),
+        [
+            (boto.EndpointConnectionError(endpoint_url="http://x"), True),
+            (aiohttp.ClientConnectionError("gone"), True),
+            (TimeoutError("slow"), True),
+            (answered("SlowDown"), True),
+            (answered("AccessDenied"), False),
+            (boto.NoCredentialsError(), False),
+            (boto.SSLError(endpoint_url="http://x", error="certificate"), False),
+        ],
+        ids=lambda x: type(x).__name__,
+    )
+    def test_a_store_that_does_not_answer_is_told_from_one_that_refuses(self, uri, cache, monkeypatch, error, passes):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", fail)
+        for ask in (source.check_loadable, source.locate, source.identity, recipe.notice_of):
+            with pytest.raises(SettingsError, match=f"model {uri}: {type(error).__name__}: ") as caught:
+                ask(ModelSpec(uri))
+            assert (type(caught.value) is ModelUnavailableError) == passes
+        monkeypatch.undo()
+
+    def test_a_store_is_asked_once_and_a_recipe_read_alone(self, uri, cache, monkeypatch):
+        asked, store = [], type(fsspec.filesystem("memory"))
+
+        def noted(own):
+            return lambda self, path, *rest, **options: asked.append(path) or own(self, path, *rest, **options)
+
+        for name in ("ls", "get_file"):
+            monkeypatch.setattr(store, name, noted(getattr(store, name)))
+        assert recipe.recipe_of(ModelSpec(uri)) is None and not list(cache.glob("*-beside"))
+        assert asked == ["/bucket/model"]
+        object_store._listing.cache_clear()
+        fsspec.filesystem("memory").pipe("/bucket/model/" + recipe.FILE, b"{}")
+        asked.clear()
+        for _ in range(3):
+            with pytest.raises(SettingsError, match=recipe.FILE):
+                recipe.recipe_of(ModelSpec(uri))
+            source.check_loadable(ModelSpec(uri))
+        assert asked == ["/bucket/model", "/bucket/model/" + recipe.FILE]
+
+    def test_shards_that_are_missing_in_the_store_are_named(self, uri, cache):
+        index = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}})
+        fsspec.filesystem("memory").pipe("/bucket/model/model.safetensors.index.json", index.encode())
+        source.locate(ModelSpec(uri), weights=False)
+        with pytest.raises(ModelNotFoundError, match="lacks 1 of its 1 files of weights: model-00001-of-00002"):
+            source.locate(ModelSpec(uri))
 
     def test_what_changed_in_the_store_is_fetched_anew(self, uri, cache):
         first, identity = object_store.as_directory(uri), source.identity(ModelSpec(uri))
         store = fsspec.filesystem("memory")
         store.pipe("/bucket/model/config.json", store.cat("/bucket/model/config.json") + b"\n")
+        object_store._listing.cache_clear()  # another process
         assert object_store.as_directory(uri) != first
         assert source.identity(ModelSpec(uri)) != identity
 
     def test_what_is_missing_is_said_in_the_words_of_a_directory(self, uri, cache):
         with pytest.raises(ModelNotFoundError, match="model memory://bucket/other: there is no such directory"):
             source.check_loadable(ModelSpec("memory://bucket/other"))
+        source.check_loadable(ModelSpec(uri))
+        object_store._listing.cache_clear()
         fsspec.filesystem("memory").rm("/bucket/model/model.safetensors")
         with pytest.raises(ModelNotFoundError, match="memory://bucket/model holds pickled weights"):
             source.check_loadable(ModelSpec(uri))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from dataclasses import replace
@@ -12,14 +13,15 @@ import pytest
 import torch
 
 from hpd_core import HyperParallelDecoder, probe
-from hpd_core.cache import Slab
+from hpd_core.cache import Slab, SlabPool
 from hpd_core.decode import Decoder
 from hpd_core.model import Model
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, SettingsError
-from hpd_core.sizing import Measured, decided, defaults, free_memory, knee, kv_bytes_per_token, reused, shown
-from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of, tiny_model
+from hpd_core.sizing import Measured, decided, defaults, free_memory, knee, reused, shown
+from tests.core.families import FAMILIES, Family
+from tests.core.tiny import STOP_IDS, prompts_of, tiny_model
 from tests.core.tiny_folder import write_tiny_model
 
 RATES = {32: 10.0, 64: 50.0, 128: 89.0, 256: 91.0, 512: 100.0, 1024: 97.0}
@@ -84,27 +86,24 @@ def test_the_fingerprint_of_settings_without_a_bound_is_that_of_before_there_was
     assert bounded.as_dict()["settings"]["kv_mib"] == 64
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_bytes_of_a_token_are_those_that_a_slab_takes(kind: str) -> None:
-    model = tiny_model(kind)
-    slab = Slab(1, 10, model.device)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_bytes_of_a_token_are_those_that_a_slab_takes(family: Family) -> None:
+    model = family.model()
     decoder = Decoder(model, DecodeSettings(max_value_tokens=6), STOP_IDS)
     decoder.decode(prompts_of(1, [9]), Counts())
     [prefix] = decoder._prefixes._prefixes.values()
-    assert prefix.bytes == prefix.columns * model.kv_bytes_per_token and slab.bytes == 0
-    assert kv_bytes_per_token(model.hf.config, 8) == model.kv_bytes_per_token
+    assert prefix.bytes == prefix.columns * model.kv_bytes_per_token > 0
 
 
 class Peak(Decoder):
-    """Notes the most cells that documents in flight had reserved, and how many documents they were."""
+    """Notes the most bytes that slabs took, and how many documents were in flight at most."""
 
-    cells = documents = 0
+    bytes = documents = 0
 
     def _run(self, feeds: Any, owners: Any, counts: Counts) -> None:
-        flight = {id(o): o for o in owners}.values()
-        self.cells = max(self.cells, sum(o.slab.columns for o in flight))
-        self.documents = max(self.documents, len(flight))
         super()._run(feeds, owners, counts)
+        self.bytes = max(self.bytes, sum(slab.bytes for slab in self._pool.slabs))
+        self.documents = max(self.documents, len({id(o) for o in owners}))
 
 
 def test_documents_in_flight_stay_within_the_bound_and_answer_the_same() -> None:
@@ -115,13 +114,41 @@ def test_documents_in_flight_stay_within_the_bound_and_answer_the_same() -> None
     bound = Peak(model, DecodeSettings(max_value_tokens=6, kv_mib=1), STOP_IDS)
     found = bound.decode(prompts, Counts())
     assert [[slot.ids for slot in slots] for slots in found] == [[slot.ids for slot in slots] for slots in wanted]
-    assert bound.cells * model.kv_bytes_per_token <= 2**20 < free.cells * model.kv_bytes_per_token
+    assert 2**19 < bound.bytes <= 2**20 < free.bytes
     assert 1 < bound.documents < free.documents
+
+
+def test_a_bound_is_one_of_whole_slabs_whatever_widths_come_and_go() -> None:
+    rng, pool, taken = random.Random(3), SlabPool(torch.device("cpu"), 4096), list[tuple[Slab, int]]()
+    most = 0
+    for _ in range(3000):
+        columns = rng.choice([10, 64, 65, 300, 900])
+        if pool.fits(columns) and rng.random() < 0.6:
+            taken.append(pool.take(columns))
+            assert taken[-1][0].columns >= columns
+        elif taken:
+            slab, block = taken.pop(rng.randrange(len(taken)))
+            slab.release(block)
+        held = sum(slab.documents * slab.columns for slab in pool.slabs)
+        assert held <= 4096
+        most = max(most, sum(slab.columns for slab, _ in taken))
+    assert most > 3000  # and it is made use of
+    assert SlabPool(torch.device("cpu")).take(64)[0].documents == 32
+
+
+def test_a_document_of_another_width_does_not_wait_for_all_that_came_before() -> None:
+    pool = SlabPool(torch.device("cpu"), 4096)
+    taken = [pool.take(128) for _ in range(32)]
+    assert not pool.fits(128) and not pool.fits(10) and len(pool.slabs) == 4
+    for slab, block in taken:
+        if slab is taken[0][0]:
+            slab.release(block)
+    assert pool.fits(10) and pool.fits(1000) and not pool.fits(1025)
 
 
 def test_a_document_larger_than_the_bound_is_decoded_alone() -> None:
     decoder = Peak(tiny_model("llama"), DecodeSettings(max_value_tokens=6, kv_mib=1), STOP_IDS)
-    decoder._kv_cells = 10
+    decoder._pool = SlabPool(decoder.model.device, 10)
     decoder.decode(prompts_of(5, [40, 50, 60]), Counts())
     assert decoder.documents == 1
 
@@ -133,10 +160,63 @@ def test_rates_are_measured_for_all_rows_and_threads_stay() -> None:
     assert 2**20 < free_memory() < 2**50
 
 
+def test_pages_of_files_count_as_free_under_the_limit_of_a_control_group(tmp_path: Path) -> None:
+    def group(limit: str, used: int, **stat: int) -> int:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text(f"{used}\n")
+        (tmp_path / "memory.stat").write_text("".join(f"{name} {value}\n" for name, value in stat.items()))
+        return free_memory(tmp_path)
+
+    files = {"anon": 5000, "inactive_file": 300, "active_file": 20, "slab_reclaimable": 1, "slab_unreclaimable": 7000}
+    assert group("9000", 8500, anon=8500) == 500
+    assert group("9000", 8500, **files) == 821
+    assert group("9000", 9500, **files) == 0
+    assert group("max", 8500, **files) > 2**20
+    assert group("9000", 8500) == 500  # nothing is said
+    assert free_memory(tmp_path / "none") > 2**20
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_family_has_a_shape_to_measure_by(family: Family) -> None:
+    hidden, intermediate = probe.mlp_shape(family.configuration())
+    assert hidden == 32 and intermediate == {"GPT-2": 128}.get(family.name, 48)
+
+
+def test_rates_are_measured_where_something_is_decided_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "rates", lambda *_: dict(RATES))
+    model = tiny_model("llama")
+    memory_alone = probe.measure_loaded(model, DecodeSettings(kv_mib="auto"))
+    assert not memory_alone.rates and str(memory_alone).count("GFLOP/s") == 0
+    assert decided(DecodeSettings(kv_mib="auto"), memory_alone).kv_mib == memory_alone.free_bytes // 2 >> 20
+    for auto in ({"tokens_per_step": "auto"}, {"max_slots": "auto"}):
+        assert probe.measure_loaded(model, DecodeSettings(**auto)).rates == RATES  # type: ignore[arg-type]
+
+
+def test_a_model_with_code_of_its_own_is_measured_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    monkeypatch.setattr(probe, "rates", lambda *_: dict(RATES))
+    auto = DecodeSettings(tokens_per_step="auto")
+    model = ModelSpec(str(folder), prompting=Prompting.PLAIN, trust_remote_code=True)
+    assert probe.measure(DecoderSpec(model, auto), device="cpu").rates == RATES
+
+
 def test_a_machine_is_measured_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_SECONDS", 0.05)
     monkeypatch.setattr(probe, "free_memory", lambda: 8 * GIB)
-    spec = DecoderSpec(ModelSpec(str(write_tiny_model(tmp_path)), prompting=Prompting.PLAIN, dtype="bfloat16"))
+    spec = DecoderSpec(
+        ModelSpec(str(write_tiny_model(tmp_path)), prompting=Prompting.PLAIN, dtype="bfloat16"),
+        DecodeSettings(tokens_per_step="auto"),
+    )
     monkeypatch.setattr(Model, "load", None)
     found = probe.measure(spec, device="cpu", threads=1, sharing=2)
     assert (found.device, found.dtype, found.threads) == ("cpu", "bfloat16", 1)

@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pipeline.run
+from hpd_core.checkpoint import ModelUnavailableError
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import SettingsError
@@ -158,7 +159,12 @@ def test_what_the_user_must_mend_is_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "error", [StoreUnavailableError("s3://x/run.json: SlowDown"), OutputHeldError("s3://x is being written by a")]
+    "error",
+    [
+        StoreUnavailableError("s3://x/run.json: SlowDown"),
+        ModelUnavailableError("model s3://x/m: SlowDown"),
+        OutputHeldError("s3://x is being written by a"),
+    ],
 )
 def test_what_may_pass_by_itself_is_exit_code_4(
     job: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -6,9 +6,11 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hpd_core.checkpoint import ModelUnavailableError
 from hpd_core.settings import DecoderSpec, DecodeSettings
 from hpd_core.sizing import Measured
 from pipeline.job import JobError, JobSpec, Pool
@@ -86,6 +88,20 @@ class TestOnRay:
         with pytest.raises(JobError, match=r"FileNotFoundError: no such model. Set decode.tokens_per_step and"):
             run(broken)
         assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+
+
+def test_a_store_of_models_that_does_not_answer_a_measurement_may_answer_the_next(
+    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(*_: object, **__: object) -> None:
+        error = RuntimeError("a traceback of a worker")
+        error.cause = ModelUnavailableError("model s3://x/m: SlowDown")  # type: ignore[attr-defined]  # as Ray does
+        raise error
+
+    monkeypatch.setattr("ray.get", get)
+    monkeypatch.setattr("ray.remote", lambda **_: lambda probe: SimpleNamespace(remote=lambda *rest: None))
+    with pytest.raises(ModelUnavailableError, match=r"^model s3://x/m: SlowDown$"):
+        measured_settings(prepare(spec), print)
 
 
 def decided(spec: JobSpec, settings: DecodeSettings) -> Prepared:

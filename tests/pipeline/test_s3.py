@@ -11,7 +11,7 @@ from typing import Any
 import botocore.exceptions as boto
 import pytest
 
-from pipeline import s3
+from hpd_core.passing import codes
 from pipeline.manifest import OutputFolder
 from pipeline.plan import make_plan
 from pipeline.prepare import prepare
@@ -52,7 +52,7 @@ LASTING = [
 ]
 
 
-@pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=lambda e: f"{type(e).__name__} {s3._codes(e)}")
+@pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=lambda e: f"{type(e).__name__} {codes(e)}")
 def test_what_passes_is_told_from_what_stays(error: Exception) -> None:
     with (
         pytest.raises(StorageError, match=f"s3://bucket/key: {type(error).__name__}") as caught,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hpd_core.checkpoint import ModelUnavailableError
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
@@ -22,6 +24,7 @@ from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.read import UnitSource, read_unit
 from pipeline.resume import open_run
+from pipeline.rounds import Rounds
 from pipeline.storage import Storage
 from pipeline.stream import Stages
 from pipeline.tokenize import documents, from_columns, to_columns
@@ -150,6 +153,23 @@ def test_a_tokenizer_that_cannot_be_loaded_fails_the_unit_as_a_decoder_does(tmp_
     failure = through(unit, made).failure
     assert failure is not None and failure.kind is FailureKind.LOAD
     assert failure.reason == "the tokenizer cannot be loaded: OSError: no tokenizer.json"
+
+
+def unreachable(*_: object) -> Any:
+    raise ModelUnavailableError("model s3://x/m: ConnectionError: gone")
+
+
+@pytest.mark.parametrize("what", ["decoder", "tokenizer"])
+def test_a_store_of_models_that_does_not_answer_fails_the_unit_and_not_the_job(tmp_path: Path, what: str) -> None:
+    write(tmp_path / "in/a.parquet", {"title": ["good"]})
+    changes: dict[str, Any] = {f"{'decoder' if what == 'decoder' else 'encoder'}_factory": unreachable}
+    [unit], made = staged(job(tmp_path, tmp_path / "in", **changes))
+    failure = through(unit, made).failure
+    assert failure is not None and failure.kind is FailureKind.STORE
+    assert failure.reason.startswith(f"the {what} cannot be loaded: ModelUnavailableError: model s3://x/m")
+    rounds = Rounds([unit], max_tries=2)
+    rounds.after([], {unit: failure}, None)
+    assert rounds.waiting == [unit]
 
 
 def test_a_poisoned_row_is_neither_tokenized_nor_decoded(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def run(
     with held(prepared.output, _teller(prepared, start, started, progress)) as lease, ExitStack() as cluster:
         # Another driver may have been here since.
         prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
-        start = check_start(prepared, prepared.output.read_records(records))
+        start = check_start(prepared, prepared.output.read_records(() if lease.waited else records))
         if (summary := _finished(prepared, start)) is not None:
             return summary
         if prepared.job.decoder.settings.is_auto:

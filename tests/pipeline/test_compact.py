@@ -150,6 +150,26 @@ def test_cut_off_at_any_write_the_listing_is_whole_and_a_rerun_finishes(
     assert run(spec).model_calls == 0
 
 
+def test_what_was_known_before_a_merge_that_was_killed_does_not_count_twice(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver read the records, `hpd compact` listed the merged file and was killed before it removed the others."""
+    output = folder(tmp_path)
+    known = output.read_records()
+    with monkeypatch.context() as patch, without_lease():
+        killed_after(patch, 4)  # one file, a segment, two lists
+        with pytest.raises(Killed):
+            all_in(tmp_path)
+    assert all(output.data_names() >= {record.data} for record in known)
+    assert output.read_records(known) == output.committed() and all(r.is_merged for r in output.read_records(known))
+    output.reopen()
+    with monkeypatch.context() as patch:
+        read = OutputFolder.read_records
+        patch.setattr(OutputFolder, "read_records", lambda self, *_: read(self, known))
+        assert run(spec).model_calls == 0
+    assert len(output_files(tmp_path / "out")) == 1 and check(tmp_path).findings == ()
+
+
 def test_files_are_not_merged_while_a_driver_is_at_work(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,6 +291,26 @@ def test_a_job_that_waited_goes_on_from_what_was_done_meanwhile(
     assert not (Path(spec.inputs[0]).parent / "calls.log").exists()
 
 
+def test_a_job_that_waited_takes_no_record_for_known(
+    spec: JobSpec, output: OutputFolder, pace: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace(SILENT)
+    assert run(spec).complete
+    shards(tmp_path / "in", 3, rows=20)
+    read, given = OutputFolder.read_records, list[int]()
+
+    def spy(self: OutputFolder, known: Any = ()) -> Any:
+        given.append(len(list(known)))
+        return read(self, known)
+
+    monkeypatch.setattr(OutputFolder, "read_records", spy)
+    leave(output)
+    assert run(spec).complete and given[:2] == [0, 0]
+    given.clear()
+    shards(tmp_path / "in", 4, rows=20)
+    assert run(spec).complete and given[:2] == [0, 3]
+
+
 def test_a_job_that_another_one_overtook_before_it_had_the_lease_is_refused(
     spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

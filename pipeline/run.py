@@ -91,6 +91,7 @@ def _go_on(
     prepared: Prepared, start: Start, lease: Lease, started: float, progress: ProgressCallback | None
 ) -> RunSummary:
     """Does what is left and finishes, as long as the lease is ours."""
+    lease.confirm()  # measuring `auto` may have taken minutes
     job, output, plan = prepared.job, prepared.output, prepared.plan
     kept, dropped, todo = start.kept, start.dropped, start.todo
     fingerprint = open_run(output, prepared.facts, prepared.stored)
@@ -98,6 +99,7 @@ def _go_on(
     before = output.read_json(METRICS_FILE)
     output.reopen()
     output.forget_lost()
+    lease.confirm()
     kept = split_out(output, kept, dropped, prepared.schema)
     apart = [record for record in dropped if record.is_merged]  # whose file is gone from here on
     work = _work(prepared, fingerprint, todo, kept, started, _watched(lease, progress))

@@ -22,7 +22,7 @@ from pipeline.compact import Compaction, DataFile, compact, groups
 from pipeline.equality import first_difference
 from pipeline.findings import FindingKind, OutputVerdict, Verification
 from pipeline.job import JobError, JobSpec
-from pipeline.lease import OutputHeldError
+from pipeline.lease import Lease, LeaseLostError, OutputHeldError
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage, StorageError
@@ -195,6 +195,27 @@ def test_a_merged_file_of_which_a_part_is_outdated_is_taken_apart(spec: JobSpec,
     assert len(output_files(tmp_path / "out")) == UNITS + 1 and check(tmp_path).findings == ()
     all_in(tmp_path)
     assert same(output_table(tmp_path / "out").select(source.column_names), source) and check(tmp_path).findings == ()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_without_the_lease_nothing_is_taken_apart(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    all_in(tmp_path)
+    before = output_files(tmp_path / "out")
+    os.utime(tmp_path / "in/part-0.parquet", ns=(1, 1))  # another version
+    confirm, steps = Lease.confirm, iter(range(1, 9))
+
+    def losing(self: Lease) -> None:
+        if next(steps) == step:
+            raise LeaseLostError("another driver has taken over")
+        confirm(self)
+
+    monkeypatch.setattr(Lease, "confirm", losing)
+    with pytest.raises(LeaseLostError):
+        run(spec)
+    assert output_files(tmp_path / "out") == before
+    assert folder(tmp_path).is_finished() == (step == 1)
 
 
 def test_a_compacted_output_grows_and_is_compacted_again(spec: JobSpec, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import pipeline.compact
 import pipeline.drive
 from jobs.cli import app
+from pipeline.books import read_books
 from pipeline.commit import FACTS, to_parquet
 from pipeline.compact import Compaction, DataFile, compact, groups
 from pipeline.equality import first_difference
@@ -162,8 +163,10 @@ def test_what_was_known_before_a_merge_that_was_killed_does_not_count_twice(
         with pytest.raises(Killed):
             all_in(tmp_path)
     assert all(output.data_names() >= {record.data} for record in known)
-    assert output.read_records(known) == output.committed() and all(r.is_merged for r in output.read_records(known))
+    assert read_books(output).records == output.committed() == output.read_records(known)
+    assert all(r.is_merged for r in output.read_records(known))
     output.reopen()
+    assert read_books(output).records == output.read_records() == output.read_records(known)
     with monkeypatch.context() as patch:
         read = OutputFolder.read_records
         patch.setattr(OutputFolder, "read_records", lambda self, *_: read(self, known))

@@ -15,6 +15,7 @@ import pipeline.drive
 import pipeline.folding
 import pipeline.manifest
 import pipeline.record
+from pipeline.books import read_books
 from pipeline.commit import commit
 from pipeline.findings import OutputVerdict
 from pipeline.folding import Folding
@@ -241,3 +242,23 @@ def test_a_damaged_segment_is_named(
     result = verify(folder(tmp_path), Storage())
     assert result.verdict is OutputVerdict.DAMAGED
     assert any(message in f.message and f.file == str(first) for f in result.findings), result.findings
+
+
+@pytest.mark.parametrize("victim", ["segment", "manifest", "listing"])
+def test_damage_in_an_output_that_is_not_finished_is_a_finding(spec: JobSpec, tmp_path: Path, victim: str) -> None:
+    run(spec)
+    output = folder(tmp_path)
+    output.reopen()
+    assert read_books(output).records == output.read_records() and len(output.read_records()) == 12
+    unit = read_books(output).records[0]
+    output.storage.create(output.record(unit.object), unit.to_json().encode())
+    path = {
+        "segment": Path(output.segment(output.read_json("_manifest/job.json")["segments"][-1]["name"])),  # type: ignore[index]
+        "manifest": Path(output.record(unit.object)),
+        "listing": tmp_path / "out/_manifest/job.json",
+    }[victim]
+    path.write_bytes(b"PAR1 {")
+    result = verify(output, Storage())
+    assert result.verdict is OutputVerdict.DAMAGED
+    assert any(f.file == str(path) and "cannot be read" in f.message for f in result.findings), result.findings
+    assert result.units == {"segment": 9, "manifest": 12, "listing": 12}[victim]

@@ -197,14 +197,6 @@ class OutputFolder:
         """URIs of the Parquet files below data/, whoever wrote them."""
         return [self.data(name) for name in sorted(self.data_names())]
 
-    def strays(self, kept: Iterable[UnitRecord], named: Iterable[str] = ()) -> list[str]:
-        """URIs of what is not of the units `kept`, records first: readers that glob data/ must find no other rows.
-
-        named: segments that hold them; where there are any, no unit needs a manifest of its own.
-        """
-        named, kept = set(named), list(kept)
-        return [*self._stray_records(kept, named), *self._stray_data(kept)]
-
     def _stray_records(self, kept: Iterable[UnitRecord], named: Collection[str]) -> list[str]:
         own = set() if named else {r.object for r in kept}
         parts = [self.segment(name) for name in sorted(self.segment_names() - set(named))]

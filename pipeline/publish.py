@@ -148,14 +148,17 @@ def _missing(table: Any, output: OutputFolder, files: Mapping[str, DataFile], na
     if outdated:
         raise JobError(
             f"table {name} has {len(outdated)} file(s) that {output.uri} does not list any more, such as "
-            f"{outdated[0]}: it was compacted, or its input has changed, since it was published. Delete its rows from "
-            "the table first"
+            f"{outdated[0]}: it was compacted, or its input has changed, since it was published. Publish it to a new "
+            "table"
         )
-    before = [s for s in table.snapshots() if s.summary is not None and s.summary.get(OUTPUT) == output.uri]
-    if before and not there:
+    before = [s.summary for s in table.snapshots() if s.summary is not None and s.summary.get(OUTPUT) == output.uri]
+    added = sum(int(summary.get("added-data-files") or 0) for summary in before)
+    # Maintenance rewrites files, all of them or some: their rows are in files of the table's own.
+    if added > len(there) or (before and not there):
         raise JobError(
-            f"table {name} has had other files of {output.uri} (snapshot {before[-1].snapshot_id}) and keeps its rows "
-            "elsewhere now: which of them are there cannot be told. Delete them, and publish to a new table"
+            f"table {name} has had {added} files of {output.uri}, and {len(there)} of them are left: the table "
+            "keeps its rows elsewhere now, or they were deleted. Which of them are there cannot be told: publish to a "
+            "new table"
         )
     return sorted(files.keys() - there)
 

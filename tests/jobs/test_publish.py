@@ -92,6 +92,22 @@ def test_rows_that_would_stand_twice_are_refused(out: Path, tmp_path: Path) -> N
     assert code == 2 and "keeps its rows elsewhere now" in text
 
 
+def test_files_that_were_rewritten_in_part_are_not_appended_again(out: Path, tmp_path: Path) -> None:
+    """As maintenance does: the rows of two files are in one of the table's own, and the output has grown."""
+    from pyiceberg.expressions import LessThan
+
+    publish(out, "--create")
+    before = rows(out)
+    first = pa.Table.from_pylist([row for row in before if row["id"] < 30], schema=table(out).schema().as_arrow())
+    table(out).overwrite(first, overwrite_filter=LessThan("id", 30))
+    assert rows(out) == before
+    write(tmp_path / "in/part-9.parquet", {"id": [900], "title": ["new"]})
+    assert run(job(tmp_path, tmp_path / "in")).complete
+    code, text = publish(out)
+    assert code == 2 and f"has had 6 files of {out}, and 4 of them are left" in text
+    assert rows(out) == before
+
+
 def rows_of(out: Path) -> list[dict]:
     return output_table(out).slice(0, 1).to_pylist()
 

@@ -143,6 +143,29 @@ def test_a_store_that_fails_costs_the_folding_and_nothing_else(
     assert len(output.segment_names()) == 2 and as_read(output.read_records()) == as_read(records)
 
 
+def test_segments_that_cannot_be_read_cost_the_folding_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = folder(tmp_path)
+    records = committed(output, 9)
+    Folding(output, records[:3])
+    [name] = output.segment_names()
+    whole = output.storage.read(output.segment(name)) or b""
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputFolder, "segment_names", lambda _: (_ for _ in ()).throw(StorageError("s3://x: no")))
+        folding = Folding(output, records[:3])
+    assert "s3://x: no" in caplog.text
+    output.storage.replace(output.segment(name), b"PAR1")
+    for record in records[3:6]:
+        folding.add(record)
+    assert output.record_names() == {r.object for r in records[3:]}
+    output.storage.replace(output.segment(name), whole)
+    for record in records[6:]:
+        folding.add(record)
+    assert len(output.segment_names()) == 3 and output.record_names() == set()
+    assert as_read(output.read_records()) == as_read(records)
+
+
 def test_a_lost_data_file_is_forgotten_in_its_segment_too(tmp_path: Path) -> None:
     output = folder(tmp_path)
     records = committed(output, 6)

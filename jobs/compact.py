@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.console import command, output, run_alone, say
+from jobs.console import command, output, run_alone, say, terminable
 from jobs.options import AsJson, Overrides
 from pipeline.compact import compact as merge
 from pipeline.config import load_config
@@ -32,11 +32,12 @@ def compact(
 
     Cut off at any point, the output is whole: run it again to finish. While it runs, readers should take the files that
     the manifest lists: data/ holds rows twice for a time. Exit codes: 0 done, or nothing to do, 2 not a finished
-    output, or a file is damaged (see `hpd verify`), 4 a store did not answer.
+    output, or a file is damaged (see `hpd verify`), 4 terminated, a store did not answer, or another driver writes the
+    output.
     """
     settings = load_config(config, set_ or ()) if config is not None else None
     storage = Storage(settings.output.storage if settings else {})
-    with output(json_) as out:
+    with output(json_) as out, terminable():
         place = OutputFolder(storage.absolute(folder), storage)
         done = merge(place, most=target_mib * 2**20, progress=lambda n, of: say(f"{n}/{of} files merged"), tell=say)
         facts = {name: getattr(done, name) for name in done.__slots__}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.console import command, output, run_alone
+from jobs.console import command, output, run_alone, say, terminable
 from jobs.options import AsJson, Overrides
 from pipeline.config import load_config
 from pipeline.job import JobError
@@ -38,7 +38,8 @@ def publish(
 
     Needs `pip install 'hpd-catalog[publish]'`. The files stay where they are and must not be removed. Catalogs and
     their credentials stand in ~/.pyiceberg.yaml or PYICEBERG_CATALOG__NAME__… Exit codes: 0 the table has the files,
-    2 it cannot, 4 a store did not answer or somebody else wrote to the table at once.
+    2 it cannot, 4 terminated, catalog or store did not answer, another driver writes the output, or somebody else wrote
+    to the table at once.
     """
     properties: dict[str, str] = {}
     for word in property_ or ():
@@ -48,9 +49,9 @@ def publish(
         properties[key] = value
     settings = load_config(config, set_ or ()) if config is not None else None
     storage = Storage(settings.output.storage if settings else {})
-    with output(json_) as out:
+    with output(json_) as out, terminable():
         place = OutputFolder(storage.absolute(folder), storage)
-        done = append(place, catalog, table, properties=properties, create=create)
+        done = append(place, catalog, table, properties=properties, create=create, tell=say)
         out.finish({"output": place.uri} | asdict(done))
         made = "created, " if done.created else ""
         line = f"{done.files:,} files, {done.rows:,} rows appended" if done.files else "nothing to append: it has them"

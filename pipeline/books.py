@@ -89,7 +89,9 @@ def read_books(output: OutputFolder) -> Books:
     else:
         known = marks(books.run) if books.run.get("fingerprint") else None
         # Of another job: a worker's that outlived a run which had committed nothing. It never counts.
-        records = output.read_records() if parts else [manifests[name] for name in sorted(manifests)]
+        records = [manifests[name] for name in sorted(manifests)]
+        if parts:
+            records = _counting(folded, manifests, _named(books, job), output.data_names())
         books.records = [record for record in records if known is None or record.fingerprint in known]
         books.incomplete("_SUCCESS", "is not there: the job has not ended; run it again to complete the output")
     return books
@@ -158,6 +160,30 @@ def _folded(books: Books, names: Iterable[str]) -> dict[str, Segment]:
         except (*_UNREADABLE, pa.ArrowException) as e:
             books.damage(f"{SEGMENTS}/{name}.parquet", f"cannot be read: {explain(e)}")
     return found
+
+
+def _named(books: Books, job: bytes | None) -> set[str]:
+    """Names of the segments that the job manifest lists, where there is one: of an output that is not finished."""
+    parts = read_json(books, JOB, job).get("segments", ()) if job is not None else ()
+    try:
+        return {str(part["name"]) for part in parts}
+    except _UNREADABLE as e:
+        books.damage(JOB, f"segments cannot be read: {explain(e)}")
+        return set()
+
+
+def _counting(
+    folded: Mapping[str, Segment], manifests: Mapping[str, UnitRecord], named: Collection[str], there: Collection[str]
+) -> list[UnitRecord]:
+    """The records that `OutputFolder.read_records` would find, out of what could be read."""
+    parts = [folded[name] for name in sorted(folded, key=lambda name: (name not in named, name))]
+    merged = [r for part in parts if part.name in named for r in part.records if r.is_merged]
+    rest = [r for part in parts for r in part.records if not r.is_merged]
+    found: dict[str, UnitRecord] = {}
+    for record in (*merged, *manifests.values(), *rest):
+        if record.data in there:
+            found.setdefault(record.object, record)
+    return [found[name] for name in sorted(found)]
 
 
 def _listed_by_segments(books: Books, folded: Mapping[str, Segment], manifests: Mapping[str, UnitRecord]) -> None:

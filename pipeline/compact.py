@@ -108,12 +108,12 @@ def compact(
     `JobError` for an output that is not finished, `LeaseError` where a driver is at work on it, `StorageError` where a
     file is not what its record says or the store fails: the listing is whole all the same.
     """
-    _finished(output)  # before a lease is written into the folder of somebody else
+    finished(output)  # before a lease is written into the folder of somebody else
     with held(output, tell) as lease:
         return _compact(output, lease, most, progress)
 
 
-def _finished(output: OutputFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+def finished(output: OutputFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     """run.json and job.json of a finished output; raises `JobError` for another."""
     run, listing = output.read_json(RUN), output.read_json(JOB)
     if run is None or listing is None or not output.is_finished():
@@ -122,7 +122,7 @@ def _finished(output: OutputFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _compact(output: OutputFolder, lease: Lease, most: int, progress: Callable[[int, int], None] | None) -> Compaction:
-    run, listing = _finished(output)
+    run, listing = finished(output)
     schema = output_schema_of(run)
     listed = output.listed(listing)
     files = data_files(listed)
@@ -195,8 +195,7 @@ def _rows(output: OutputFolder, file: DataFile, schema: pa.Schema) -> Iterator[p
     """The rows of a data file, some at a time. Raises `StorageError` where the file is not the one of its records."""
     uri = output.data(file.name)
     with explained(uri), output.storage.open(uri) as raw:
-        if digest_of(raw) != (file.size, file.units[0].sha256):
-            raise StorageError(f"{uri}: is not the file that its job committed: see `hpd verify`")
+        _check_digest(file, raw, uri)
         with pq.ParquetFile(raw) as parquet:
             if parquet.metadata.num_rows != file.rows or not parquet.schema_arrow.equals(schema):
                 raise StorageError(f"{uri}: has other rows or columns than its job committed: see `hpd verify`")
@@ -204,6 +203,11 @@ def _rows(output: OutputFolder, file: DataFile, schema: pa.Schema) -> Iterator[p
             step = stride_of(rows.rows, rows.bytes)
             for start in range(0, rows.rows, step):
                 yield rows.take(start, min(start + step, rows.rows))
+
+
+def _check_digest(file: DataFile, raw: IO[bytes], uri: str) -> None:
+    if digest_of(raw) != (file.size, file.units[0].sha256):
+        raise StorageError(f"{uri}: is not the file that its job committed: see `hpd verify`")
 
 
 def _measured(output: OutputFolder, name: str, facts: dict[str, Any], schema: pa.Schema) -> tuple[int, str]:
@@ -225,26 +229,32 @@ def split_out(
 ) -> list[UnitRecord]:
     """`kept`, with files of their own for those whose merged file holds units that are `dropped` as well.
 
-    Such files are removed then: of an output that is not finished.
+    Such files are removed then: of an output that is not finished. Raises `StorageError` where one is not what its
+    records say: what is damaged gets no new checksums.
     """
     gone = {record.data for record in dropped if record.is_merged}
     alone = {}
     for file in data_files([record for record in kept if record.data in gone]):
         uri = output.data(file.name)
-        with explained(uri), output.storage.open(uri) as raw, pq.ParquetFile(raw) as parquet:
-            rows = FileRows(parquet)
-            for record in file.units:
-                table = rows.take(record.row, record.row + record.unit.rows).combine_chunks()
-                receipt = commit(
-                    output,
-                    record.unit,
-                    table,
-                    record.metrics,
-                    schema=schema,
-                    fingerprint=record.fingerprint,
-                    folder=posixpath.dirname(file.name),
-                )
-                assert receipt.record is not None
-                alone[record.object] = receipt.record
+        with explained(uri), output.storage.open(uri) as raw:
+            _check_digest(file, raw, uri)
+            with pq.ParquetFile(raw) as parquet:
+                if not parquet.schema_arrow.equals(schema):
+                    raise StorageError(f"{uri}: has other columns than its job committed: see `hpd verify`")
+                rows = FileRows(parquet)
+                for record in file.units:
+                    part = rows.take(record.row, record.row + record.unit.rows).combine_chunks()
+                    receipt = commit(
+                        output,
+                        record.unit,
+                        # Under the job's schema: the file's own carries the facts of all its units.
+                        pa.Table.from_arrays(part.columns, schema=schema),
+                        record.metrics,
+                        schema=schema,
+                        fingerprint=record.fingerprint,
+                        folder=posixpath.dirname(file.name),
+                    )
+                    assert receipt.record is not None
+                    alone[record.object] = receipt.record
     output.remove(output.data(name) for name in sorted(gone))
     return [alone.get(record.object, record) for record in kept]

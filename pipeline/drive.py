@@ -15,7 +15,7 @@ from pipeline.prepare import Prepared
 from pipeline.record import UnitRecord
 from pipeline.reporter import Reporter
 from pipeline.rounds import Rounds, Work
-from pipeline.stream import Stages, cluster, read_ledger, receipts, start_ledger
+from pipeline.stream import Stages, read_ledger, receipts, start_ledger
 from pipeline.tokenize import TokenizeStage
 from pipeline.units import Unit
 
@@ -54,44 +54,42 @@ def drive(
     progress: Callable[[Progress], None] | None,
     work: Work,
 ) -> None:
-    """Commits what can be committed of `units` (all with rows) and writes what happened into `work`.
+    """Commits what can be committed of `units` (all with rows) on the Ray that runs, and writes what happened into
+    `work`.
 
     kept: what earlier runs committed, whose manifests may be left to fold. started: `time.monotonic()` of the run.
     """
     job = prepared.job
     rounds = Rounds(list(units), job.max_rounds)
-    with cluster(job.ray_address, job.num_cpus, job.pool, max(unit.bytes for unit in units)):
-        exports = DriverExports(job.price_per_hour)
-        report = Reporter(
-            prepared.plan.units, units, exports, progress, started=started, price_per_hour=job.price_per_hour
-        )
-        report.running()
-        folding = Folding(prepared.output, [*kept, *work.committed])
-        begun_at, ledger = time.monotonic(), start_ledger()
-        while rounds.waiting and not _spent(job, started):
-            ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, folding, started)}
-            attempts = read_ledger(ledger)
-            work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
-            for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
-                lost = _lost_receipt(prepared, unit, fingerprint, attempts)
-                if lost is not None:
-                    ended[unit] = lost
-                    report.take(lost)
-                else:
-                    report.failed(unit)
-            committed = {unit: r.record for unit, r in ended.items() if r.record is not None}
-            failures = {unit: r.failure for unit, r in ended.items() if r.failure is not None}
-            work.committed += committed.values()
-            work.fresh += [record for unit, record in committed.items() if ended[unit].fresh]
-            work.waste = None if attempts is None else wasted(attempts)
-            exports.wasted(work.waste)
-            work.rounds += 1
-            if work.stopped:
-                break  # a unit without a receipt was not tried, which is no reason to halve it
-            rounds.after(committed, failures, None if attempts is None else set(attempts))
-            report.next_round(rounds.waiting, failures, rounds.given_up)
-        work.stopped = work.stopped or bool(rounds.waiting)
-        work.seconds = time.monotonic() - begun_at
+    exports = DriverExports(job.price_per_hour)
+    report = Reporter(prepared.plan.units, units, exports, progress, started=started, price_per_hour=job.price_per_hour)
+    report.running()
+    folding = Folding(prepared.output, [*kept, *work.committed])
+    begun_at, ledger = time.monotonic(), start_ledger()
+    while rounds.waiting and not _spent(job, started):
+        ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, folding, started)}
+        attempts = read_ledger(ledger)
+        work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
+        for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
+            lost = _lost_receipt(prepared, unit, fingerprint, attempts)
+            if lost is not None:
+                ended[unit] = lost
+                report.take(lost)
+            else:
+                report.failed(unit)
+        committed = {unit: r.record for unit, r in ended.items() if r.record is not None}
+        failures = {unit: r.failure for unit, r in ended.items() if r.failure is not None}
+        work.committed += committed.values()
+        work.fresh += [record for unit, record in committed.items() if ended[unit].fresh]
+        work.waste = None if attempts is None else wasted(attempts)
+        exports.wasted(work.waste)
+        work.rounds += 1
+        if work.stopped:
+            break  # a unit without a receipt was not tried, which is no reason to halve it
+        rounds.after(committed, failures, None if attempts is None else set(attempts))
+        report.next_round(rounds.waiting, failures, rounds.given_up)
+    work.stopped = work.stopped or bool(rounds.waiting)
+    work.seconds = time.monotonic() - begun_at
     work.given_up = rounds.given_up
 
 

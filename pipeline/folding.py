@@ -2,8 +2,8 @@
 
 A segment is created whole before the first of the manifests that it holds is removed, so at any moment each record is
 in one of both places or in both, and `OutputFolder.read_records` takes the unit's own first. A unit that an earlier
-segment holds is not folded again: no two segments of one driver disagree. Two drivers may fold the same units; what
-they write is equal.
+segment holds is not folded again: no two segments of one driver disagree. Two drivers may fold the same units: equal
+records, in segments that differ, for each folds them in the order in which they come to it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Folding:
         self._output = output
         self._waiting: dict[str, UnitRecord] = {}
         self._at = SEGMENT_UNITS  # so many waiting ones are folded
-        self._covered = _covered(output)
+        self._covered: set[str] | None = None  # objects in segments; read when the first is to be written
         for record in kept:
             self.add(record)
 
     def add(self, record: UnitRecord | None) -> None:
         """One more committed unit; nothing happens for None. A store that fails costs nothing but the folding, which is
         tried again later."""
-        if record is None or record.is_merged or record.object in self._covered:
+        if record is None or record.is_merged or record.object in (self._covered or ()):
             return
         self._waiting[record.object] = record
         if len(self._waiting) < self._at:
@@ -43,11 +43,14 @@ class Folding:
         try:
             self._fold()
             self._at = SEGMENT_UNITS
-        except StorageError as e:
+        except (StorageError, ValueError, KeyError, TypeError) as e:  # the latter three: of a damaged segment
             log.warning("unit manifests stay as they are for now: %s", e)
             self._at = len(self._waiting) + SEGMENT_UNITS
 
     def _fold(self) -> None:
+        if self._covered is None:
+            self._covered = _covered(self._output)
+            self._waiting = {name: r for name, r in self._waiting.items() if name not in self._covered}
         while len(self._waiting) >= SEGMENT_UNITS:
             records = list(self._waiting.values())[:SEGMENT_UNITS]
             self._output.write_segment(Segment.of(records))

@@ -29,6 +29,11 @@ _TRIES, _RELEASE_SECONDS = 5, 2.0
 log = logging.getLogger(__name__)
 
 
+def _now() -> float:
+    """Seconds that go on while the machine is suspended, which those of `time.monotonic` do not on Linux."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """seconds: without a renewal until the lease is anybody's. renew: seconds from one renewal to the next. poll:
@@ -63,7 +68,8 @@ class Lease:
         self._storage, self._uri, self._output = output.storage, output.path(LEASE), output.uri
         self._pace, self._me = pace, Holder.here()
         self._renewals = 0
-        self._lost: Holder | None = None
+        self._tried = self._renewed = 0.0  # `_now` of the last try, and of the last one that succeeded
+        self._lost = ""  # why, where it is known
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._renewing, name="lease", daemon=True)
 
@@ -75,14 +81,15 @@ class Lease:
         watch = _Watch()
         while not self._is_ours(watch, tell):
             time.sleep(self._pace.poll)
+        self._renewed = self._tried
         self._thread.start()
 
     def check(self) -> None:
         """Raises `LeaseLostError` where it is known that another driver has taken over. Asks nobody."""
-        if self._lost is not None:
+        if self._lost:
             raise LeaseLostError(
-                f"{self._output}: another driver has taken over, {self._lost}: this one was suspended, or cut off from "
-                f"the store, for more than {self._pace.seconds:g} s. What it committed stays"
+                f"{self._output}: {self._lost}: this one was suspended, or cut off from the store, for more than "
+                f"{self._pace.seconds:g} s. What it committed stays"
             )
 
     def confirm(self) -> None:
@@ -93,18 +100,24 @@ class Lease:
             written = b""
             for _ in range(_TRIES):
                 version = read_version(self._storage, self._uri)
-                if version is None:  # removed by somebody's hand
+                if version is None:  # removed by somebody's hand, or given back by one who had taken over
+                    if _now() - self._renewed >= self._pace.seconds:
+                        self._lost = "its lease is gone, and another driver may have taken over and ended"
+                        self.check()
                     if self._storage.create(self._uri, self._next()):
+                        self._renewed = self._tried
                         return
                     continue
                 if version.data == written:  # the answer to the last try was lost
+                    self._renewed = self._tried
                     return
                 holder = Holder.from_json(version.data)
                 if holder.run != self._me.run:
-                    self._lost = holder
+                    self._lost = f"another driver has taken over, {holder}"
                     self.check()
                 written = self._next()
                 if swap(self._storage, self._uri, written, version.tag):
+                    self._renewed = self._tried
                     return
             raise StorageError(f"{self._uri}: cannot be renewed: it changed {_TRIES} times meanwhile")
 
@@ -114,7 +127,7 @@ class Lease:
         if not self._lock.acquire(timeout=_RELEASE_SECONDS):
             return  # a renewal hangs in the store
         try:
-            perhaps = self._renewals and self._lost is None
+            perhaps = self._renewals and not self._lost
             version = read_version(self._storage, self._uri) if perhaps else None
             if version is not None and Holder.from_json(version.data).run == self._me.run:
                 self._storage.delete(self._uri)
@@ -145,6 +158,7 @@ class Lease:
 
     def _next(self) -> bytes:
         self._renewals += 1
+        self._tried = _now()  # before the write: others count from when they see it, which is later
         return self._me.to_json(self._renewals)
 
     def _renewing(self) -> None:

@@ -102,12 +102,13 @@ class OutputFolder:
             for name, raw in zip(order, threads.map(self.storage.read, map(self.segment, order)), strict=True):
                 segment = self._segment(name, raw)
                 for record in segment.records if segment else ():
-                    if record.object in records or record.data not in there:
+                    if record.data not in there:
                         continue
-                    if not record.is_merged:
+                    if record.is_merged:  # goes before one that was known before the files were merged
+                        if name in named:
+                            records[record.object] = record
+                    elif record.object not in records:
                         rest.setdefault(record.object, record)
-                    elif name in named:
-                        records[record.object] = record
             own = threads.map(self.read_record, sorted((names & self._objects(there)) - set(records)))
             records |= {r.object: r for r in own if r is not None and r.data in there}
         records = rest | records
@@ -195,14 +196,6 @@ class OutputFolder:
     def data_files(self) -> list[str]:
         """URIs of the Parquet files below data/, whoever wrote them."""
         return [self.data(name) for name in sorted(self.data_names())]
-
-    def strays(self, kept: Iterable[UnitRecord], named: Iterable[str] = ()) -> list[str]:
-        """URIs of what is not of the units `kept`, records first: readers that glob data/ must find no other rows.
-
-        named: segments that hold them; where there are any, no unit needs a manifest of its own.
-        """
-        named, kept = set(named), list(kept)
-        return [*self._stray_records(kept, named), *self._stray_data(kept)]
 
     def _stray_records(self, kept: Iterable[UnitRecord], named: Collection[str]) -> list[str]:
         own = set() if named else {r.object for r in kept}

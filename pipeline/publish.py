@@ -7,17 +7,19 @@ came from, so that a second run finds it and appends nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from pipeline import s3
 from pipeline.block import explain
-from pipeline.compact import DataFile, data_files
+from pipeline.compact import DataFile, data_files, finished
 from pipeline.job import JobError
-from pipeline.manifest import JOB, OutputFolder
-from pipeline.resume import RUN, output_schema_of
+from pipeline.lease import Lease, LeaseError, held
+from pipeline.manifest import OutputFolder
+from pipeline.resume import output_schema_of
 from pipeline.storage import StorageError, StoreUnavailableError
 
 #: Properties of a snapshot: where its rows come from, the job's fingerprint, and the hash of the files listed.
@@ -37,23 +39,49 @@ class Publication:
 
 
 def publish(
-    output: OutputFolder, catalog_name: str, table_name: str, *, properties: Mapping[str, str], create: bool
+    output: OutputFolder,
+    catalog_name: str,
+    table_name: str,
+    *,
+    properties: Mapping[str, str],
+    create: bool,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Publication:
     """Appends the data files that a finished output lists to an Iceberg table.
 
     catalog_name: of pyiceberg's configuration, `properties` laid over it. table_name: `namespace.table`. create: makes
-    table and namespace where they are not there. Raises `JobError` where the extra, the output, the table or a column
-    cannot be used, or where the table has files that the output does not list any more; `StorageError` where catalog
-    or store fail.
+    table and namespace where they are not there. tell: is told when another driver is waited for. Raises `JobError`
+    where the extra, the output, the table or a column cannot be used, or where the table has files that the output does
+    not list any more; `LeaseError` where a driver is at work on the output, which could remove files while they are
+    published; `StorageError` where catalog or store fail.
     """
     try:
-        from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+        import pyiceberg.catalog  # noqa: F401 (is it there?)
     except ImportError as e:
         raise JobError(f"publishing needs pyiceberg ({e}): {EXTRA}") from e
-    run, listing = output.read_json(RUN), output.read_json(JOB)
-    if run is None or listing is None or not output.is_finished():
-        raise JobError(f"{output.uri}: not a finished output (no _SUCCESS): run `hpd extract` to its end first")
+    finished(output)  # before a lease is written into the folder of somebody else
+    with held(output, tell) as lease:
+        return _publish(output, lease, catalog_name, table_name, properties, create)
+
+
+def _publish(
+    output: OutputFolder,
+    lease: Lease,
+    catalog_name: str,
+    table_name: str,
+    properties: Mapping[str, str],
+    create: bool,
+) -> Publication:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NoSuchTableError,
+        ServerError,
+        ServiceUnavailableError,
+        TooManyRequestsError,
+    )
+
+    run, listing = finished(output)
     if run["facts"]["output"].get("layout") == "hive":
         raise JobError(
             f"{output.uri}: the columns of its folders (output.layout hive) are in no file, and Iceberg's add_files "
@@ -75,20 +103,24 @@ def publish(
         missing = [] if _is_published(table, mark) else _missing(table, output, files, table_name)
         if missing:
             facts = {OUTPUT: output.uri, FINGERPRINT: str(run["fingerprint"]), LISTING: mark}
+            lease.confirm()
             table.add_files(missing, snapshot_properties=facts)
         snapshot = table.current_snapshot()
         rows = sum(files[uri].rows for uri in missing)
         return Publication(table_name, len(missing), rows, created, snapshot.snapshot_id if snapshot else None)
-    except (JobError, StorageError):
+    except (JobError, StorageError, LeaseError):
         raise
     except NoSuchTableError as e:
         raise JobError(f"table {table_name} is not in the catalog {catalog_name}: give --create to make it") from e
     except CommitFailedException as e:
         raise StoreUnavailableError(f"table {table_name}: somebody else wrote to it meanwhile: {explain(e)}") from e
-    except (ValueError, TypeError, NotImplementedError) as e:
-        raise JobError(f"table {table_name} of catalog {catalog_name}: {explain(e)}") from e
     except Exception as e:
-        raise StorageError(f"table {table_name} of catalog {catalog_name}: {explain(e)}") from e
+        text = f"table {table_name} of catalog {catalog_name}: {explain(e)}"
+        if s3.is_passing(e) or isinstance(e, ServerError | ServiceUnavailableError | TooManyRequestsError):
+            raise StoreUnavailableError(text) from e
+        if isinstance(e, ValueError | TypeError | NotImplementedError):
+            raise JobError(text) from e
+        raise StorageError(text) from e
 
 
 def _address(output: OutputFolder, file: DataFile) -> str:
@@ -116,14 +148,17 @@ def _missing(table: Any, output: OutputFolder, files: Mapping[str, DataFile], na
     if outdated:
         raise JobError(
             f"table {name} has {len(outdated)} file(s) that {output.uri} does not list any more, such as "
-            f"{outdated[0]}: it was compacted, or its input has changed, since it was published. Delete its rows from "
-            "the table first"
+            f"{outdated[0]}: it was compacted, or its input has changed, since it was published. Publish it to a new "
+            "table"
         )
-    before = [s for s in table.snapshots() if s.summary is not None and s.summary.get(OUTPUT) == output.uri]
-    if before and not there:
+    before = [s.summary for s in table.snapshots() if s.summary is not None and s.summary.get(OUTPUT) == output.uri]
+    added = sum(int(summary.get("added-data-files") or 0) for summary in before)
+    # Maintenance rewrites files, all of them or some: their rows are in files of the table's own.
+    if added > len(there) or (before and not there):
         raise JobError(
-            f"table {name} has had other files of {output.uri} (snapshot {before[-1].snapshot_id}) and keeps its rows "
-            "elsewhere now: which of them are there cannot be told. Delete them, and publish to a new table"
+            f"table {name} has had {added} files of {output.uri}, and {len(there)} of them are left: the table "
+            "keeps its rows elsewhere now, or they were deleted. Which of them are there cannot be told: publish to a "
+            "new table"
         )
     return sorted(files.keys() - there)
 

@@ -44,14 +44,15 @@ def run(
     start = check_start(prepared, records)
     if (summary := _finished(prepared, start)) is not None:
         return summary
-    with held(prepared.output, _teller(prepared, start, started, progress)) as lease, ExitStack() as cluster:
+    with held(prepared.output, _teller(prepared, start, started, progress)) as lease, ExitStack() as opened:
         # Another driver may have been here since.
         prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
-        start = check_start(prepared, prepared.output.read_records(records))
+        start = check_start(prepared, prepared.output.read_records(() if lease.waited else records))
         if (summary := _finished(prepared, start)) is not None:
             return summary
+        _start_ray(prepared.job, start.todo, opened)
         if prepared.job.decoder.settings.is_auto:
-            prepared = _decided(prepared, start, cluster, say)
+            prepared = _decided(prepared, start, say)
         elif job.decoder.settings.is_auto:
             say(f"as decided before: {sizing.shown(prepared.job.decoder.settings)}")
         return _go_on(prepared, start, lease, started, progress)
@@ -74,16 +75,23 @@ def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
     return summarise(output, before, model_calls=0, complete=True, failures=bad)
 
 
-def _decided(prepared: Prepared, start: Start, opened: ExitStack, say: Callable[[str], None]) -> Prepared:
-    """`prepared` without `auto`, measured on a Ray that stays for the work that follows; the defaults where there is no
-    row to decode."""
-    job = prepared.job
-    if not any(unit.rows for unit in start.todo):
-        return with_settings(prepared, sizing.defaults(job.decoder.settings), None)
-    from pipeline.measure import measured_settings  # brings Ray in
-    from pipeline.stream import cluster
+def _start_ray(job: JobSpec, todo: Iterable[Unit], opened: ExitStack) -> None:
+    """Enters a Ray for the rows that are left to decode, where there are any: what does not fit it is refused before a
+    finished output is reopened."""
+    largest = max((unit.bytes for unit in todo if unit.rows), default=None)
+    if largest is not None:
+        from pipeline.stream import cluster  # Ray takes seconds to import, and a finished job needs none
 
-    opened.enter_context(cluster(job.ray_address, job.num_cpus, job.pool))
+        opened.enter_context(cluster(job.ray_address, job.num_cpus, job.pool, largest))
+
+
+def _decided(prepared: Prepared, start: Start, say: Callable[[str], None]) -> Prepared:
+    """`prepared` without `auto`, measured on the Ray of the work that follows; the defaults where there is no row to
+    decode."""
+    if not any(unit.rows for unit in start.todo):
+        return with_settings(prepared, sizing.defaults(prepared.job.decoder.settings), None)
+    from pipeline.measure import measured_settings  # brings Ray in
+
     return measured_settings(prepared, say)
 
 
@@ -91,6 +99,7 @@ def _go_on(
     prepared: Prepared, start: Start, lease: Lease, started: float, progress: ProgressCallback | None
 ) -> RunSummary:
     """Does what is left and finishes, as long as the lease is ours."""
+    lease.confirm()  # measuring `auto` may have taken minutes
     job, output, plan = prepared.job, prepared.output, prepared.plan
     kept, dropped, todo = start.kept, start.dropped, start.todo
     fingerprint = open_run(output, prepared.facts, prepared.stored)
@@ -98,6 +107,7 @@ def _go_on(
     before = output.read_json(METRICS_FILE)
     output.reopen()
     output.forget_lost()
+    lease.confirm()
     kept = split_out(output, kept, dropped, prepared.schema)
     apart = [record for record in dropped if record.is_merged]  # whose file is gone from here on
     work = _work(prepared, fingerprint, todo, kept, started, _watched(lease, progress))
@@ -206,7 +216,7 @@ def _work(
     started: float,
     progress: ProgressCallback | None,
 ) -> Work:
-    """Commits what can be committed of `todo`. Ray is started only where a row is left."""
+    """Commits what can be committed of `todo`. Ray runs where a row is left."""
     work = Work()
     for unit in [u for u in todo if not u.rows]:  # Ray never shows an empty block to a stage
         receipt = commit(
@@ -222,7 +232,7 @@ def _work(
             work.committed.append(receipt.record)
     rows = [u for u in todo if u.rows]
     if rows:
-        from pipeline.drive import drive  # Ray takes seconds to import, and a finished job needs none
+        from pipeline.drive import drive  # brings Ray in
 
         drive(prepared, fingerprint, rows, kept, started, progress, work)
     return work

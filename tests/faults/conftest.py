@@ -7,9 +7,9 @@ import pytest
 
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.server import Server, binary, running
-from tests.pipeline.conftest import cluster
+from tests.pipeline.conftest import cluster, no_ray_without_a_stream
 
-__all__ = ["cluster"]  # a fixture of tests/pipeline: one small Ray for all tests of a module
+__all__ = ["cluster", "no_ray_without_a_stream"]  # fixtures of tests/pipeline
 
 
 @pytest.fixture(scope="session")

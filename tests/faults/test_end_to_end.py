@@ -85,7 +85,7 @@ def test_an_output_that_may_not_be_written_is_refused_before_anything_starts(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog(server, tmp_path, "readonly", count=1)
-    monkeypatch.setattr("pipeline.drive.cluster", None)
+    monkeypatch.setattr("pipeline.stream.cluster", None)
     spec = s3_job(tmp_path, server.endpoint, "readonly", storage=options(server.endpoint, READER))
     with pytest.raises(
         StorageError, match=f"s3://{OUTPUT}/readonly/_manifest/lease.json: PermissionError: Access Denied"

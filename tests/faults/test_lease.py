@@ -116,7 +116,7 @@ def test_a_job_takes_over_from_a_driver_that_is_gone(
     output = folder(server.endpoint, "taken")
     output.storage.create(output.path(LEASE), ELSEWHERE.to_json(1))
     messages: list[str] = []
-    summary = run(s3_job(tmp_path, server.endpoint, "taken"), progress=lambda p: messages.append(p.message))
+    summary = run(s3_job(tmp_path, server.endpoint, "taken"), progress=lambda p: messages.append(p.reason))
     assert summary.complete and "process 4321" in messages[0] and "taking over" in messages[1]
     assert LEASE not in assert_exact_in_store(server, "taken", source, tmp_path)
 

@@ -6,6 +6,10 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
+from tests.pipeline.conftest import no_ray_without_a_stream
+
+__all__ = ["no_ray_without_a_stream"]  # a fixture of tests/pipeline
+
 
 @pytest.fixture(scope="session")
 def sample(repository: Path) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from typer.testing import CliRunner
 import pipeline.drive
 from jobs.cli import app
 from pipeline.compact import compact
+from pipeline.lease import LEASE
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage
 from tests.pipeline.helpers import inline, job, output_table, shards, write
+from tests.pipeline.holding import QUICK, holding
 
 TABLE = "shop.products"
 
@@ -89,6 +92,22 @@ def test_rows_that_would_stand_twice_are_refused(out: Path, tmp_path: Path) -> N
     assert code == 2 and "keeps its rows elsewhere now" in text
 
 
+def test_files_that_were_rewritten_in_part_are_not_appended_again(out: Path, tmp_path: Path) -> None:
+    """As maintenance does: the rows of two files are in one of the table's own, and the output has grown."""
+    from pyiceberg.expressions import LessThan
+
+    publish(out, "--create")
+    before = rows(out)
+    first = pa.Table.from_pylist([row for row in before if row["id"] < 30], schema=table(out).schema().as_arrow())
+    table(out).overwrite(first, overwrite_filter=LessThan("id", 30))
+    assert rows(out) == before
+    write(tmp_path / "in/part-9.parquet", {"id": [900], "title": ["new"]})
+    assert run(job(tmp_path, tmp_path / "in")).complete
+    code, text = publish(out)
+    assert code == 2 and f"has had 6 files of {out}, and 4 of them are left" in text
+    assert rows(out) == before
+
+
 def rows_of(out: Path) -> list[dict]:
     return output_table(out).slice(0, 1).to_pylist()
 
@@ -121,3 +140,45 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     result = CliRunner().invoke(app, ["publish", str(tmp_path), "--catalog", "x", "--table", "a.b"])
     assert result.exit_code == 2 and "pip install 'hpd-catalog[publish]'" in result.stderr
+
+
+def test_nothing_is_published_while_a_driver_is_at_work(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.lease.PACE", QUICK)
+    with holding(OutputFolder(str(out), Storage())):
+        code, text = publish(out, "--create")
+    assert code == 4 and "is being written by" in text and "held by process" in text
+    assert publish(out, "--create")[0] == 0 and not (out / LEASE).exists()
+    (out / "_SUCCESS").unlink()
+    publish(out)
+    assert not (out / LEASE).exists()
+
+
+def test_sigterm_gives_the_lease_back(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(*_: object) -> None:
+        assert (out / LEASE).exists()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("pipeline.publish._is_published", terminated)
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody handles SIGTERM"))
+    try:
+        code, text = publish(out, "--create")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 4 and "terminated" in text and not (out / LEASE).exists()
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_a_catalog_that_may_answer_later_is_told_from_one_that_will_not(
+    out: Path, monkeypatch: pytest.MonkeyPatch, passing: bool
+) -> None:
+    from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
+
+    errors = [ConnectionError("reset"), ServiceUnavailableError("503")] if passing else [ForbiddenError("403")]
+    for error in errors:
+
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("pyiceberg.catalog.load_catalog", fail)
+        code, text = publish(out)
+        assert code == (4 if passing else 2) and f"table {TABLE} of catalog local: " in text

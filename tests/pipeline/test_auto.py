@@ -129,6 +129,17 @@ def test_nothing_to_decode_starts_no_ray_and_measures_nothing(
     assert sizes(DecodeSettings(**facts["decoder"]["settings"])) == (512, 1024, None)
 
 
+def test_nothing_is_measured_on_a_ray_that_does_not_hold_the_units(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "object_store_memory": 1000.0})
+    monkeypatch.setattr("pipeline.measure._ask", lambda job: pytest.fail("measured"))
+    with pytest.raises(JobError, match="object store is too small"):
+        run(spec)
+    assert not (tmp_path / "out/run.json").exists()
+
+
 @pytest.mark.parametrize(
     ("pool", "cpus", "beside"),
     [

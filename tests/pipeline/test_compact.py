@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,13 @@ from typer.testing import CliRunner
 import pipeline.compact
 import pipeline.drive
 from jobs.cli import app
+from pipeline.books import read_books
 from pipeline.commit import FACTS, to_parquet
 from pipeline.compact import Compaction, DataFile, compact, groups
 from pipeline.equality import first_difference
 from pipeline.findings import FindingKind, OutputVerdict, Verification
 from pipeline.job import JobError, JobSpec
-from pipeline.lease import OutputHeldError
+from pipeline.lease import LEASE, Lease, LeaseLostError, OutputHeldError
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage, StorageError
@@ -150,6 +152,28 @@ def test_cut_off_at_any_write_the_listing_is_whole_and_a_rerun_finishes(
     assert run(spec).model_calls == 0
 
 
+def test_what_was_known_before_a_merge_that_was_killed_does_not_count_twice(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver read the records, `hpd compact` listed the merged file and was killed before it removed the others."""
+    output = folder(tmp_path)
+    known = output.read_records()
+    with monkeypatch.context() as patch, without_lease():
+        killed_after(patch, 4)  # one file, a segment, two lists
+        with pytest.raises(Killed):
+            all_in(tmp_path)
+    assert all(output.data_names() >= {record.data} for record in known)
+    assert read_books(output).records == output.committed() == output.read_records(known)
+    assert all(r.is_merged for r in output.read_records(known))
+    output.reopen()
+    assert read_books(output).records == output.read_records() == output.read_records(known)
+    with monkeypatch.context() as patch:
+        read = OutputFolder.read_records
+        patch.setattr(OutputFolder, "read_records", lambda self, *_: read(self, known))
+        assert run(spec).model_calls == 0
+    assert len(output_files(tmp_path / "out")) == 1 and check(tmp_path).findings == ()
+
+
 def test_files_are_not_merged_while_a_driver_is_at_work(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,9 +196,43 @@ def test_a_merged_file_of_which_a_part_is_outdated_is_taken_apart(spec: JobSpec,
     assert sum(calls()) - done == 45 + 5
     source = input_table(tmp_path / "in")
     assert same(output_table(tmp_path / "out").select(source.column_names), source)
+    for path in output_files(tmp_path / "out"):  # the facts of its own unit, and of no other
+        assert "unit" in json.loads(pq.read_metadata(path).metadata[FACTS])
+        assert FACTS not in (pq.ParquetFile(path).schema_arrow.metadata or {}) and b'"units"' not in path.read_bytes()
     assert len(output_files(tmp_path / "out")) == UNITS + 1 and check(tmp_path).findings == ()
     all_in(tmp_path)
     assert same(output_table(tmp_path / "out").select(source.column_names), source) and check(tmp_path).findings == ()
+
+
+def test_a_damaged_merged_file_is_not_taken_apart(spec: JobSpec, tmp_path: Path) -> None:
+    all_in(tmp_path)
+    [path] = output_files(tmp_path / "out")
+    edited(path, 50, "rewritten")  # readable: its rows would get checksums that agree with them
+    os.utime(tmp_path / "in/part-0.parquet", ns=(1, 1))
+    with pytest.raises(StorageError, match=f"{path}: is not the file that its job committed"):
+        run(spec)
+    assert output_files(tmp_path / "out") == [path]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_without_the_lease_nothing_is_taken_apart(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    all_in(tmp_path)
+    before = output_files(tmp_path / "out")
+    os.utime(tmp_path / "in/part-0.parquet", ns=(1, 1))  # another version
+    confirm, steps = Lease.confirm, iter(range(1, 9))
+
+    def losing(self: Lease) -> None:
+        if next(steps) == step:
+            raise LeaseLostError("another driver has taken over")
+        confirm(self)
+
+    monkeypatch.setattr(Lease, "confirm", losing)
+    with pytest.raises(LeaseLostError):
+        run(spec)
+    assert output_files(tmp_path / "out") == before
+    assert folder(tmp_path).is_finished() == (step == 1)
 
 
 def test_a_compacted_output_grows_and_is_compacted_again(spec: JobSpec, tmp_path: Path) -> None:
@@ -277,3 +335,18 @@ def test_the_command(spec: JobSpec, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "1 files," in result.stdout
     result = CliRunner().invoke(app, ["compact", str(tmp_path / "in")])
     assert result.exit_code == 2 and "not a finished output" in result.stderr
+
+
+def test_sigterm_gives_the_lease_back(spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(output: OutputFolder, *_: object) -> None:
+        assert output.storage.read(output.path(LEASE)) is not None
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(pipeline.compact, "_compact", terminated)
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody handles SIGTERM"))
+    try:
+        result = CliRunner().invoke(app, ["compact", str(tmp_path / "out")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == 4 and "terminated" in result.stderr
+    assert not (tmp_path / "out" / LEASE).exists() and check(tmp_path).findings == ()

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +116,28 @@ def test_units_too_large_for_the_object_store_are_refused_before_anything_is_rea
     with pytest.raises(JobError, match=rf"1 actors x 4 units x {largest / 2**20:.1f} MiB .* units\.bytes"):
         run(spec)
     assert not (tmp_path / "out/data").exists()
+
+
+@pytest.mark.parametrize(
+    ("has", "gpus", "message"),
+    [
+        ({"CPU": 8.0, "object_store_memory": 1000.0}, 0.0, "Ray's object store is too small"),
+        ({"CPU": 8.0, "object_store_memory": 1e12}, 1.0, "= 1 GPUs, and there are 0"),
+    ],
+)
+def test_a_finished_output_is_not_reopened_for_a_ray_that_it_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: dict[str, float], gpus: float, message: str
+) -> None:
+    spec = job(tmp_path, shards(tmp_path / "in", 1), pool=Pool(cpus=1.0, gpus=gpus))
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.drive.drive", inline)
+        assert run(spec).complete
+    shards(tmp_path / "in", 2)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: has)
+    with pytest.raises(JobError, match=message):
+        run(spec)
+    assert (tmp_path / "out/_SUCCESS").exists()
 
 
 @pytest.mark.parametrize("during", [False, True])
@@ -229,7 +250,6 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def attempts(ledger: object) -> Mapping[str, Mapping[str, Attempt]]:
         return state.attempts
 
-    monkeypatch.setattr(drive, "cluster", lambda *_: nullcontext())
     monkeypatch.setattr(drive, "receipts", receipts)
     monkeypatch.setattr(drive, "start_ledger", lambda: None)
     monkeypatch.setattr(drive, "read_ledger", attempts)

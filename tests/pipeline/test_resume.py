@@ -258,7 +258,7 @@ def test_finish_removes_what_is_not_listed_before_it_marks_success(tmp_path: Pat
     output.storage.create(output.data("stray"), b"x")
     assert not output.is_finished()
     output.finish([kept], [dropped], {})
-    assert output.is_finished() and output.strays([kept]) == []
+    assert output.is_finished() and output.record_names() == output.data_names() == {kept.object}
     assert output.read_records() == [kept]
     listing = output.read_json("_manifest/job.json")
     assert listing is not None

@@ -62,8 +62,7 @@ def test_a_messy_catalog_comes_through_and_a_second_run_does_nothing(
     assert {o["data"] for o in listing["objects"]} == {f"data/{p.name}" for p in output_files(tmp_path / "out")}
 
     before = files_of(tmp_path / "out")
-    monkeypatch.setattr("pipeline.stream.cluster", None)
-    monkeypatch.setattr("pipeline.drive.cluster", None)  # whoever wants Ray now fails
+    monkeypatch.setattr("pipeline.stream.cluster", None)  # whoever wants Ray now fails
     again = run(spec)
     assert again.complete and again.model_calls == 0
     assert (again.rows_in, again.values, again.docs_per_second) == (137, summary.values, summary.docs_per_second)
@@ -180,7 +179,7 @@ def test_shards_without_rows_need_no_ray(tmp_path: Path, monkeypatch: pytest.Mon
     schema = pa.schema([("id", pa.int64()), ("title", pa.string())])
     for name in ("a", "b"):
         write(tmp_path / f"in/{name}.parquet", schema.empty_table())
-    monkeypatch.setattr("pipeline.drive.cluster", None)
+    monkeypatch.setattr("pipeline.stream.cluster", None)
     summary = run(job(tmp_path, tmp_path / "in"))
     assert summary.complete and (summary.rows_in, summary.units) == (0, 2)
     assert output_table(tmp_path / "out").schema.field("pack_size").type == pa.int64()

@@ -15,6 +15,7 @@ import pipeline.drive
 import pipeline.folding
 import pipeline.manifest
 import pipeline.record
+from pipeline.books import read_books
 from pipeline.commit import commit
 from pipeline.findings import OutputVerdict
 from pipeline.folding import Folding
@@ -142,6 +143,29 @@ def test_a_store_that_fails_costs_the_folding_and_nothing_else(
     assert len(output.segment_names()) == 2 and as_read(output.read_records()) == as_read(records)
 
 
+def test_segments_that_cannot_be_read_cost_the_folding_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = folder(tmp_path)
+    records = committed(output, 9)
+    Folding(output, records[:3])
+    [name] = output.segment_names()
+    whole = output.storage.read(output.segment(name)) or b""
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputFolder, "segment_names", lambda _: (_ for _ in ()).throw(StorageError("s3://x: no")))
+        folding = Folding(output, records[:3])
+    assert "s3://x: no" in caplog.text
+    output.storage.replace(output.segment(name), b"PAR1")
+    for record in records[3:6]:
+        folding.add(record)
+    assert output.record_names() == {r.object for r in records[3:]}
+    output.storage.replace(output.segment(name), whole)
+    for record in records[6:]:
+        folding.add(record)
+    assert len(output.segment_names()) == 3 and output.record_names() == set()
+    assert as_read(output.read_records()) == as_read(records)
+
+
 def test_a_lost_data_file_is_forgotten_in_its_segment_too(tmp_path: Path) -> None:
     output = folder(tmp_path)
     records = committed(output, 6)
@@ -241,3 +265,23 @@ def test_a_damaged_segment_is_named(
     result = verify(folder(tmp_path), Storage())
     assert result.verdict is OutputVerdict.DAMAGED
     assert any(message in f.message and f.file == str(first) for f in result.findings), result.findings
+
+
+@pytest.mark.parametrize("victim", ["segment", "manifest", "listing"])
+def test_damage_in_an_output_that_is_not_finished_is_a_finding(spec: JobSpec, tmp_path: Path, victim: str) -> None:
+    run(spec)
+    output = folder(tmp_path)
+    output.reopen()
+    assert read_books(output).records == output.read_records() and len(output.read_records()) == 12
+    unit = read_books(output).records[0]
+    output.storage.create(output.record(unit.object), unit.to_json().encode())
+    path = {
+        "segment": Path(output.segment(output.read_json("_manifest/job.json")["segments"][-1]["name"])),  # type: ignore[index]
+        "manifest": Path(output.record(unit.object)),
+        "listing": tmp_path / "out/_manifest/job.json",
+    }[victim]
+    path.write_bytes(b"PAR1 {")
+    result = verify(output, Storage())
+    assert result.verdict is OutputVerdict.DAMAGED
+    assert any(f.file == str(path) and "cannot be read" in f.message for f in result.findings), result.findings
+    assert result.units == {"segment": 9, "manifest": 12, "listing": 12}[victim]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline import s3
+from hpd_core.passing import is_passing
 from pipeline.block import explain
 from pipeline.compact import DataFile, data_files, finished
 from pipeline.job import JobError
@@ -116,7 +116,7 @@ def _publish(
         raise StoreUnavailableError(f"table {table_name}: somebody else wrote to it meanwhile: {explain(e)}") from e
     except Exception as e:
         text = f"table {table_name} of catalog {catalog_name}: {explain(e)}"
-        if s3.is_passing(e) or isinstance(e, ServerError | ServiceUnavailableError | TooManyRequestsError):
+        if is_passing(e) or isinstance(e, ServerError | ServiceUnavailableError | TooManyRequestsError):
             raise StoreUnavailableError(text) from e
         if isinstance(e, ValueError | TypeError | NotImplementedError):
             raise JobError(text) from e

@@ -265,6 +265,15 @@ def test_attaching_says_so_and_that_settings_differ(
     assert "or --env, and keeps them" in said
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """A program that a shell started in the background ignores Ctrl-C, and so do its tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("stop_too", [True, False])
 def test_an_interrupt_stops_the_job_only_where_that_was_asked_for(
@@ -282,6 +291,7 @@ def test_an_interrupt_stops_the_job_only_where_that_was_asked_for(
     assert ("job hpd-feed-1: STOPPED" if stop_too else "the same command attaches to it again") in said
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize(("number", "again", "code"), [(signal.SIGTERM, True, 4), (signal.SIGINT, False, 130)])
 def test_a_second_sigterm_does_not_keep_the_job_from_being_stopped(
     job_file: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, again: bool, code: int

@@ -174,14 +174,21 @@ def attend_plain(
                 tokens = _with_prefix(tokens, prefix.length)
             asked = Tokens(*(t.reshape(-1)[torch.tensor(cells, device=query.device)] for t in read.queries))
             sees = mask.visible(asked, tokens, plan.layout, plan.visibility, window)
-            group = heads // keys.shape[0]
-            keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
-            scores = torch.einsum("qhd,hkd->hqk", query[rows], keys) * scale
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
-            weights = torch.softmax(scores.masked_fill(~sees, float("-inf")), -1)
-            out[rows] = torch.einsum("hqk,hkd->qhd", weights, values)
+            out[rows] = masked_attention(query[rows], keys, values, sees, scale, softcap)
     return out
+
+
+def masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, sees: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    """By the book: query [Q, heads, d], key and value [kv_heads, K, d or d_v], sees [Q, K] -> [Q, heads, d_v]."""
+    group = query.shape[1] // key.shape[0]
+    key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
+    scores = torch.einsum("qhd,hkd->hqk", query, key) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    weights = torch.softmax(scores.masked_fill(~sees, float("-inf")), -1)
+    return torch.einsum("hqk,hkd->qhd", weights, value)
 
 
 def _with_prefix(tokens: Tokens, length: int) -> Tokens:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hpd_core.attention import masked_attention
 from hpd_core.supported import UnsupportedModelError
 
 _TOKENS = 12
@@ -49,13 +50,7 @@ class DensePlan:
         """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
         self.layers.append(layer)
         self.bytes_per_token += key[0].nbytes + value[0].nbytes
-        group = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-        scores = torch.einsum("qhd,khd->hqk", query, key) * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        weights = torch.softmax(scores.masked_fill(~self.sees, float("-inf")), -1)
-        return torch.einsum("hqk,khd->qhd", weights, value)
+        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), self.sees, scale, softcap)
 
 
 #: ids [T], positions [T], plan -> logits [T, vocabulary] of every token.

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs.console import command, output, run_alone, say, terminable
-from jobs.options import AsJson, Overrides
+from jobs.options import AsJson, OutputUri, Overrides, StorageConfig, storages
 from pipeline.compact import compact as merge
-from pipeline.config import load_config
 from pipeline.manifest import OutputFolder
-from pipeline.storage import Storage
 
 
 @command
 def compact(
-    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder of a job, local or a URI.")],
+    folder: OutputUri,
     target_mib: Annotated[
         int, typer.Option("--target-mib", min=1, help="Files become about so large at most, and half of it at least.")
     ] = 512,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
-    ] = None,
+    config: StorageConfig = None,
     set_: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -35,8 +29,7 @@ def compact(
     output, or a file is damaged (see `hpd verify`), 4 terminated, a store did not answer, or another driver writes the
     output.
     """
-    settings = load_config(config, set_ or ()) if config is not None else None
-    storage = Storage(settings.output.storage if settings else {})
+    _, storage = storages(config, set_)
     with output(json_) as out, terminable():
         place = OutputFolder(storage.absolute(folder), storage)
         done = merge(place, most=target_mib * 2**20, progress=lambda n, of: say(f"{n}/{of} files merged"), tell=say)

@@ -13,9 +13,11 @@ from hpd_core import recipe
 from hpd_core.confidence import AUTO, ConfidenceSettings
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, SettingsError, Visibility, did_you_mean
 from hpd_core.source import check_present
+from pipeline.config import load_config
 from pipeline.job import JobError
 from pipeline.models import model_spec
 from pipeline.shipped import YamlError, parse_yaml
+from pipeline.storage import Storage
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="YAML of the job.", show_default=False)]
 Inputs = Annotated[
@@ -26,6 +28,10 @@ OutputFolder = Annotated[
     str | None, typer.Option("--output", "-o", help="Local folder or URI. Wins over the configuration's.")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first so many rows.")]
+OutputUri = Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder of a job, local or a URI.")]
+StorageConfig = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY.KEY=VALUE", help="Override a key of the configuration; may be repeated."),
@@ -86,6 +92,14 @@ def confidence_settings(calibrated: bool, file: Path | None, thresholds: Sequenc
         raise JobError(f"--threshold {', '.join(words)}: give {AUTO}, one number, or ATTRIBUTE=NUMBER, repeated")
     asked = calibrated or file is not None or threshold == AUTO
     return ConfidenceSettings(asked, threshold, str(file) if file else "")
+
+
+def storages(config: Path | None, overrides: Sequence[str] | None) -> tuple[Storage, Storage]:
+    """Of input and output, as a job's configuration sets them up; without one, with no options. Raises ConfigError."""
+    if config is None:
+        return Storage(), Storage()
+    settings = load_config(config, overrides or ())
+    return Storage(settings.input.storage), Storage(settings.output.storage)
 
 
 def short_name(data: Path | str) -> str:

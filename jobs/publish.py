@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobs.console import command, output, run_alone, say, terminable
-from jobs.options import AsJson, Overrides
-from pipeline.config import load_config
+from jobs.options import AsJson, OutputUri, Overrides, StorageConfig, storages
 from pipeline.job import JobError
 from pipeline.manifest import OutputFolder
 from pipeline.publish import publish as append
-from pipeline.storage import Storage
 
 
 @command
 def publish(
-    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder of a job, local or a URI.")],
+    folder: OutputUri,
     catalog: Annotated[str, typer.Option("--catalog", help="Name of a catalog in pyiceberg's configuration.")],
     table: Annotated[str, typer.Option("--table", help="namespace.table")],
     create: Annotated[bool, typer.Option("--create", help="Make the table where it is not there.")] = False,
@@ -27,10 +24,7 @@ def publish(
         list[str] | None,
         typer.Option("--property", metavar="KEY=VALUE", help="Of the catalog; may be repeated. No place for secrets."),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
-    ] = None,
+    config: StorageConfig = None,
     set_: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -47,8 +41,7 @@ def publish(
         if not key or not equals:
             raise JobError(f"--property {word}: must be written KEY=VALUE")
         properties[key] = value
-    settings = load_config(config, set_ or ()) if config is not None else None
-    storage = Storage(settings.output.storage if settings else {})
+    _, storage = storages(config, set_)
     with output(json_) as out, terminable():
         place = OutputFolder(storage.absolute(folder), storage)
         done = append(place, catalog, table, properties=properties, create=create, tell=say)

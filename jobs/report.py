@@ -17,7 +17,7 @@ from jobs.costs.rivals import read_comparison
 from jobs.costs.runs import read_runs
 from jobs.costs.told import Paragraph
 from jobs.costs.written import markdown
-from jobs.options import AsJson, Folder, Overrides
+from jobs.options import AsJson, Folder, Overrides, StorageConfig
 from jobs.scores.pages import cost_page, write_page
 from pipeline.config import load_config
 from pipeline.job import JobError
@@ -48,10 +48,7 @@ def report(
     finetune_dollars: Annotated[
         float | None, typer.Option(min=0, help="What training and labels cost, for the break-even.")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
-    ] = None,
+    config: StorageConfig = None,
     set_: Overrides = None,
     seed: Annotated[int, typer.Option(help="Draws the resamples of the interval.")] = 0,
     json_: AsJson = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.console import Exit, command, output, run_alone, say
-from jobs.options import AsJson, Inputs, Overrides
-from pipeline.config import load_config
+from jobs.options import AsJson, Inputs, OutputUri, Overrides, StorageConfig, storages
 from pipeline.findings import FindingKind, OutputVerdict, Verification
 from pipeline.manifest import OutputFolder
-from pipeline.storage import Storage
 from pipeline.verify import verify as check
 
 #: Findings shown to people; --json has all of them.
@@ -33,17 +30,14 @@ EXITS = {
 
 @command
 def verify(
-    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder of a job, local or a URI.")],
+    folder: OutputUri,
     input: Inputs = None,
     no_input: Annotated[bool, typer.Option("--no-input", help="Do not compare with the input.")] = False,
     sample: Annotated[
         int | None,
         typer.Option("--sample", min=1, help="Open only so many data files, spread evenly; names and sizes of all."),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="YAML of the job, for its storage options.", show_default=False),
-    ] = None,
+    config: StorageConfig = None,
     set_: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -54,9 +48,7 @@ def verify(
     """
     if no_input and input:
         raise typer.BadParameter("--no-input and --input contradict each other")
-    settings = load_config(config, set_ or ()) if config is not None else None
-    source = Storage(settings.input.storage if settings else {})
-    target = Storage(settings.output.storage if settings else {})
+    source, target = storages(config, set_)
     with output(json_) as out:
         result = check(
             OutputFolder(target.absolute(folder), target),

@@ -145,8 +145,9 @@ class StepPlan:
 def _keys(read: Read) -> Tokens:
     """Tokens of the cells that a read covers, each [documents, columns]."""
     slab = read.slab
-    facts = [t[read.blocks, : read.columns] for t in (slab.stub, slab.position, slab.index)]
-    return Tokens(torch.zeros_like(facts[0]), *facts)
+    stub, position, index = (t[read.blocks, : read.columns] for t in (slab.stub, slab.position, slab.index))
+    nothing = torch.zeros_like(stub)
+    return Tokens(nothing, stub, position, index, reach=nothing)
 
 
 def attend_plain(
@@ -193,7 +194,8 @@ def masked_attention(
 
 def _with_prefix(tokens: Tokens, length: int) -> Tokens:
     line = torch.arange(length, device=tokens.position.device)
-    facts = (torch.full_like(line, mask.PREFIX), torch.full_like(line, mask.NO_STUB), line, torch.zeros_like(line))
+    nothing = torch.zeros_like(line)
+    facts = (torch.full_like(line, mask.PREFIX), torch.full_like(line, mask.NO_STUB), line, nothing, nothing)
     return Tokens(*(torch.cat([p, t]) for p, t in zip(facts, tokens, strict=True)))
 
 

@@ -33,6 +33,7 @@ class Feed:
     positions: Sequence[int]
     stubs: Sequence[int]
     indices: Sequence[int]
+    reaches: Sequence[int]
     wanted: Sequence[int]
     prefix: Slab | None
     is_prefill: bool
@@ -67,7 +68,7 @@ def make_step(
     def flat(name: str) -> Tensor:
         return torch.tensor([i for f in feeds for i in getattr(f, name)], dtype=torch.int64, device=device)
 
-    ids, positions, stubs, indices = (flat(name) for name in ("ids", "positions", "stubs", "indices"))
+    ids, positions, stubs, indices, reaches = map(flat, ("ids", "positions", "stubs", "indices", "reaches"))
     rows = [p.start + w for p in placed for w in p.feed.wanted]
     writes = []
     for slab, members in _by_slab(placed).items():
@@ -77,7 +78,7 @@ def make_step(
         write = Write(slab, own_rows, torch.tensor(cells, dtype=torch.int64, device=device))
         slab.describe(write.cells, stubs[own_rows], positions[own_rows], indices[own_rows])
         writes.append(write)
-    facts = Tokens(torch.zeros_like(stubs), stubs, positions, indices)
+    facts = Tokens(torch.zeros_like(stubs), stubs, positions, indices, reaches)
     reads = [_read(members, facts) for members in _read_groups(placed)]
     plan = StepPlan(
         layout=layout,

@@ -233,6 +233,7 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
         "enforced": settings.get("grounding") == Grounding.ENFORCE,
         "closed_values": settings.get("closed_values"),  # None where they are free, as before there was a choice
         "absent_margin": settings.get("absent_margin"),  # likewise
+        "document_block": settings.get("document_block"),
     }
 
 

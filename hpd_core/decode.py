@@ -169,7 +169,7 @@ class Decoder:
             line = range(start, min(length, start + self.settings.step_rows))
             ids, zeros = shared.prefix[line.start : line.stop], [0] * len(line)
             cells = slab.append(0, len(line))
-            feed = Feed(slab, 0, cells, ids, line, [NO_STUB] * len(line), zeros, [0], None, is_prefill=True)
+            feed = Feed(slab, 0, cells, ids, line, [NO_STUB] * len(line), zeros, line, [0], None, is_prefill=True)
             self._step([feed], counts)
         counts.prefill_seconds += time.perf_counter() - started
         counts.prefix_tokens += length

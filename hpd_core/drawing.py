@@ -20,13 +20,15 @@ _CELL, _TEXT = 22, 11
 
 @dataclass(frozen=True, slots=True)
 class PlacedToken:
-    """One token in memory. stub: NO_STUB for prefix and document. value_index: k of a k-th value token, else 0."""
+    """One token in memory. stub: NO_STUB for prefix and document. value_index: k of a k-th value token, else 0.
+    ahead: how many positions beyond its own it sees."""
 
     text: str
     document: int
     stub: int
     position: int
     value_index: int = 0
+    ahead: int = 0
 
     @property
     def color(self) -> str:
@@ -44,18 +46,20 @@ class Asked:
     values: Sequence[Sequence[str]]
 
 
-def memory(layout: Layout, prefix: Sequence[str], asked: Sequence[Asked], max_value_tokens: int) -> list[PlacedToken]:
+def memory(
+    layout: Layout, prefix: Sequence[str], asked: Sequence[Asked], max_value_tokens: int, document_block: int = 1
+) -> list[PlacedToken]:
     """All tokens in memory order: the shared prefix, each document with its stubs, then step by step the value tokens
     of all slots."""
     cells = [PlacedToken(text, PREFIX, NO_STUB, position) for position, text in enumerate(prefix)]
     steps: list[list[PlacedToken]] = []
     for number, one in enumerate(asked):
         lengths = [len(stub) for stub in one.stubs]
-        placed = place(layout, len(prefix), len(one.document), lengths, max_value_tokens)
+        placed = place(layout, len(prefix), len(one.document), lengths, max_value_tokens, document_block)
         words = [*one.document, *(word for stub in one.stubs for word in stub)]
         cells += [
-            PlacedToken(word, number, stub, position)
-            for word, stub, position in zip(words, placed.stubs, placed.positions, strict=True)
+            PlacedToken(word, number, stub, position, ahead=reach - position)
+            for word, stub, position, reach in zip(words, placed.stubs, placed.positions, placed.reaches, strict=True)
         ]
         for slot, value in enumerate(one.values):
             steps.append(
@@ -66,8 +70,8 @@ def memory(layout: Layout, prefix: Sequence[str], asked: Sequence[Asked], max_va
 
 def tokens(cells: Sequence[PlacedToken]) -> Tokens:
     """[T] facts of the cells, as the mask takes them."""
-    facts = [(c.document, c.stub, c.position, c.value_index) for c in cells]
-    return Tokens(*torch.tensor(facts, dtype=torch.int64).reshape(-1, 4).unbind(-1))
+    facts = [(c.document, c.stub, c.position, c.value_index, c.position + c.ahead) for c in cells]
+    return Tokens(*torch.tensor(facts, dtype=torch.int64).reshape(-1, 5).unbind(-1))
 
 
 def draw_layout(cells: Sequence[PlacedToken]) -> str:

@@ -21,30 +21,58 @@ class DocumentLayout:
 
     positions: [D + S] position id of every document and stub token, in memory order.
     stubs: [D + S] stub number of every token, NO_STUB in the document.
+    reaches: [D + S] the furthest position that every token sees: its own, or the last one of its block of the document.
     ends: [N] row (in memory order) of each stub's last token, whose logits give the slot's first value token.
     """
 
     positions: tuple[int, ...]
     stubs: tuple[int, ...]
+    reaches: tuple[int, ...]
     ends: tuple[int, ...]
 
     def value_position(self, slot: int, k: int) -> int:
         """Position id of the k-th value token (k = 1, 2, …) of `slot`."""
         return self.positions[self.ends[slot]] + k
 
+    def chunk_end(self, start: int, most: int) -> int:
+        """Where a chunk of at most `most` rows from `start` on ends, so that no block of the document is split: each of
+        its tokens needs the others of its block beside it, layer by layer. A block that is longer is a chunk."""
+        stop = min(len(self.positions), start + most)
+        whole = stop
+        while whole > start and self._splits(whole):
+            whole -= 1
+        if whole > start:
+            return whole
+        while self._splits(stop):
+            stop += 1
+        return stop
+
+    def _splits(self, row: int) -> bool:
+        """Whether a block goes on from the row before `row` to it."""
+        return self.reaches[row - 1] > self.positions[row - 1]
+
 
 def place(
-    layout: Layout, prefix_length: int, document_length: int, stub_lengths: Sequence[int], max_value_tokens: int
+    layout: Layout,
+    prefix_length: int,
+    document_length: int,
+    stub_lengths: Sequence[int],
+    max_value_tokens: int,
+    document_block: int = 1,
 ) -> DocumentLayout:
     """Places one prompt.
 
     `gaps`: stub n ends at e_n, its value takes e_n + 1 … e_n + K_max, stub n+1 starts at e_n + K_max + 1.
     `branches`: every stub starts at P + D.
+    The document's tokens see each other in blocks of `document_block`, counted from its first one.
     """
     if any(length < 1 for length in stub_lengths):
         raise ValueError(f"stub lengths {list(stub_lengths)}: every stub needs a token")
     positions = list(range(prefix_length, prefix_length + document_length))
     stubs = [NO_STUB] * document_length
+    blocks = range(0, document_length, document_block)
+    ends_of_blocks = [min(first + document_block, document_length) - 1 for first in blocks]
+    reaches = [prefix_length + ends_of_blocks[n // document_block] for n in range(document_length)]
     ends = []
     start = prefix_length + document_length
     for number, length in enumerate(stub_lengths):
@@ -53,7 +81,8 @@ def place(
         ends.append(len(positions) - 1)
         if layout is Layout.GAPS:
             start += length + max_value_tokens
-    return DocumentLayout(tuple(positions), tuple(stubs), tuple(ends))
+    reaches += positions[document_length:]
+    return DocumentLayout(tuple(positions), tuple(stubs), tuple(reaches), tuple(ends))
 
 
 def tail(layout: Layout, stub_lengths: Sequence[int], max_value_tokens: int) -> int:

@@ -23,6 +23,7 @@ class Lesson:
     positions: tuple[int, ...]
     stubs: tuple[int, ...]
     indices: tuple[int, ...]
+    reaches: tuple[int, ...]
     targets: tuple[tuple[int, int], ...]
 
 
@@ -33,11 +34,11 @@ def lesson(prompt: Prompt, values: Sequence[Sequence[int] | None], layout: Layou
     `gaps` its stub stays, because later slots see it.
     """
     place = prompt.place(layout)
-    rows = list(zip(prompt.memory_ids, place.positions, place.stubs, strict=True))
+    rows = list(zip(prompt.memory_ids, place.positions, place.stubs, place.reaches, strict=True))
     targets: list[tuple[int, int]] = []
-    fed: list[tuple[int, int, int, int]] = []
+    fed: list[tuple[int, int, int, int, int]] = []
     skipped = {n for n, v in enumerate(values) if v is None and layout is Layout.BRANCHES}
-    kept = [r for r, (_, _, stub) in enumerate(rows) if stub not in skipped]
+    kept = [r for r, (_, _, stub, _) in enumerate(rows) if stub not in skipped]
     row_of = {old: new for new, old in enumerate(kept)}
     for slot, ids in enumerate(values):
         if ids is None:
@@ -45,10 +46,11 @@ def lesson(prompt: Prompt, values: Sequence[Sequence[int] | None], layout: Layou
         targets.append((row_of[place.ends[slot]], ids[0]))
         for k, id_ in enumerate(ids[:-1], 1):  # the last token, terminator or K_max-th, is never fed
             targets.append((len(kept) + len(fed), ids[k]))
-            fed.append((id_, place.value_position(slot, k), slot, k))
+            position = place.value_position(slot, k)
+            fed.append((id_, position, slot, position, k))
     line = [(*rows[r], 0) for r in kept] + fed
-    ids_, positions, stubs, indices = zip(*line, strict=True)
-    return Lesson(prompt.shared.prefix, ids_, positions, stubs, indices, tuple(targets))
+    ids_, positions, stubs, reaches, indices = zip(*line, strict=True)
+    return Lesson(prompt.shared.prefix, ids_, positions, stubs, indices, reaches, tuple(targets))
 
 
 def ar_lesson(
@@ -66,12 +68,14 @@ def ar_lesson(
             ids += part
     ids.pop()  # the last token is never fed
     start = len(prompt.shared.prefix)
+    positions = tuple(range(start, start + len(ids)))
     return Lesson(
         prefix=prompt.shared.prefix,
         ids=tuple(ids),
-        positions=tuple(range(start, start + len(ids))),
+        positions=positions,
         stubs=(NO_STUB,) * len(ids),
         indices=(0,) * len(ids),
+        reaches=positions,
         targets=tuple(t for t in targets if t[0] >= 0),
     )
 

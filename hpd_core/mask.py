@@ -18,12 +18,14 @@ class Tokens(NamedTuple):
     """Facts of tokens as int64 tensors of one shape (or shapes that broadcast).
 
     stub: NO_STUB for prefix and document. value_index: k of the k-th value token (1, 2, …), 0 for every other token.
+    reach: of a query, the furthest position that it sees, its own where it is causal; of a key it means nothing.
     """
 
     document: Tensor
     stub: Tensor
     position: Tensor
     value_index: Tensor
+    reach: Tensor
 
     def expand_queries(self) -> Tokens:
         """[..., Q] -> [..., Q, 1]."""
@@ -37,15 +39,14 @@ class Tokens(NamedTuple):
 def visible(q: Tokens, x: Tokens, layout: Layout, visibility: Visibility, window: int | None = None) -> Tensor:
     """[..., Q, K] bool: whether query q [..., Q] sees key x [..., K] (DESIGN, section 2 'Visibility').
 
-    Both in one document (or x in the prefix), p_x <= p_q, p_q - p_x < window, and x has no stub or q's stub; in `gaps`
-    also the key tokens of earlier stubs, and under `causal` their value tokens of the same or an earlier step.
+    Both in one document (or x in the prefix), p_x <= reach of q, |p_q - p_x| < window, and x has no stub or q's stub;
+    in `gaps` also key tokens of earlier stubs, and under `causal` their value tokens of the same or an earlier step.
     """
     q, x = q.expand_queries(), x.expand_keys()
-    distance = q.position - x.position
     sees = (x.document == q.document) | (x.document == PREFIX)
-    sees &= distance >= 0
+    sees &= x.position <= q.reach
     if window is not None:
-        sees &= distance < window
+        sees &= (q.position - x.position).abs() < window
     stub = (x.stub == NO_STUB) | (x.stub == q.stub)
     if layout is Layout.GAPS:
         newest = q.value_index if visibility is Visibility.CAUSAL else torch.zeros_like(q.value_index)

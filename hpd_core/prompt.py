@@ -71,6 +71,7 @@ class Prompt:
     document: tuple[int, ...]
     max_value_tokens: int
     allowed: tuple[Allowed | None, ...] = ()
+    document_block: int = 1
 
     @property
     def memory_ids(self) -> tuple[int, ...]:
@@ -79,7 +80,8 @@ class Prompt:
 
     def place(self, layout: Layout) -> layouts.DocumentLayout:
         lengths = [len(stub) for stub in self.shared.stubs]
-        return layouts.place(layout, len(self.shared.prefix), len(self.document), lengths, self.max_value_tokens)
+        prefix, document = len(self.shared.prefix), len(self.document)
+        return layouts.place(layout, prefix, document, lengths, self.max_value_tokens, self.document_block)
 
 
 class PromptEncoder:
@@ -166,7 +168,8 @@ class PromptEncoder:
         if self.settings.closed_values is ClosedValues.LISTED:
             free = allowed or (None,) * len(document.schema)
             allowed = tuple(self._trie(a) if a.values else f for a, f in zip(document.schema, free, strict=True))
-        return Prompt(shared, tuple(document.ids) + shared.suffix, self.settings.max_value_tokens, allowed)
+        settings, ids = self.settings, tuple(document.ids) + shared.suffix
+        return Prompt(shared, ids, settings.max_value_tokens, allowed, settings.document_block)
 
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
         """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max.

@@ -47,8 +47,8 @@ class Recipe:
     """How weights were trained and therefore want to be decoded.
 
     base_model: source of the model that was trained. decoder: `hpd`, or `ar` for the autoregressive control, whose
-    layout, visibility and max_value_tokens bind nobody. rank: of the adapter, 0 where all weights were trained.
-    training: data, hyper-parameters, seeds and scores, for people. notice: terms that whoever loads the weights is
+    layout, visibility, max_value_tokens and document_block bind nobody. rank: of the adapter, 0 where all weights were
+    trained. training: data, hyper-parameters, seeds and scores, for people. notice: terms that whoever loads them is
     told; it decides nothing, hence neither `repr`, which training fingerprints, nor `content_hash` has it.
     """
 
@@ -79,6 +79,7 @@ class Recipe:
             "layout": self.settings.layout,
             "visibility": self.settings.visibility,
             "max_value_tokens": self.settings.max_value_tokens,
+            "document_block": self.settings.document_block,
             "template_hash": self.template_hash,
             "template": self.template.as_dict(),
             "prompting": self.prompting,
@@ -101,6 +102,7 @@ class Recipe:
                     layout=Layout(facts["layout"]),
                     visibility=Visibility(facts["visibility"]),
                     max_value_tokens=facts["max_value_tokens"],
+                    document_block=facts.get("document_block", 1),
                 ),
                 template=PromptTemplate(**facts["template"]),
                 prompting=Prompting(facts["prompting"]),
@@ -194,7 +196,7 @@ def check(spec: DecoderSpec) -> None:
         return
     pairs = [("prompt template (hash)", template_hash(spec.template, spec.model.prompting), recipe.template_hash)]
     if recipe.decoder == "hpd":
-        for name in ("layout", "visibility", "max_value_tokens"):
+        for name in ("layout", "visibility", "max_value_tokens", "document_block"):
             pairs.append((name, str(getattr(spec.settings, name)), str(getattr(recipe.settings, name))))
     if spec.model.adapter:
         pairs.append(("base model", spec.model.source, recipe.base_model))

@@ -23,19 +23,21 @@ from hpd_core.slots import SlotTokens
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """stub: number of the stub it belongs to, None in prefix and document. index: k of a k-th value token, else 0."""
+    """stub: number of the stub it belongs to, None in prefix and document. index: k of a k-th value token, else 0.
+    block: number of the document's block that it stands in, None outside the document."""
 
     id: int
     position: int
     stub: int | None = None
     index: int = 0
+    block: int | None = None
 
 
 def sees(q: Token, x: Token, layout: Layout, visibility: Visibility, window: int | None) -> bool:
     """The visibility rule for two tokens of one prompt, as it is written."""
-    if x.position > q.position:
+    if x.position > q.position and (x.block is None or x.block != q.block):
         return False
-    if window is not None and q.position - x.position >= window:
+    if window is not None and abs(q.position - x.position) >= window:
         return False
     if x.stub is None or x.stub == q.stub:
         return True
@@ -48,7 +50,9 @@ def sees(q: Token, x: Token, layout: Layout, visibility: Visibility, window: int
 
 def tokens_of(prompt: Prompt, layout: Layout) -> list[Token]:
     """Prefix, document and every stub of a prompt, placed by hand."""
-    line = [Token(i, p) for p, i in enumerate((*prompt.shared.prefix, *prompt.document))]
+    line = [Token(i, p) for p, i in enumerate(prompt.shared.prefix)]
+    start = len(line)
+    line += [Token(i, start + n, block=n // prompt.document_block) for n, i in enumerate(prompt.document)]
     start = len(line)
     for number, stub in enumerate(prompt.shared.stubs):
         line += [Token(i, start + k, number) for k, i in enumerate(stub)]

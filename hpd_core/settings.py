@@ -202,6 +202,9 @@ class DecodeSettings:
         feeds them; 0 for none. They change no answer, but only `isolated` slots need not stay in step.
     draft_rows: rows of a step up to which drafts fill it. Up to some number of rows a forward pass takes as long as
         reading the weights does, and further rows cost little: tens on a CPU, hundreds on a GPU.
+    document_block: how many tokens of a document see each other, whatever their order: each sees all of its own block
+        and of those before. 1 is causal, as models are pretrained; more is for weights that were fine-tuned with it,
+        whose adapter says so. A block is fed whole, so that a step may exceed `tokens_per_step` by as much.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -217,6 +220,7 @@ class DecodeSettings:
     absent_margin: float = 0.0
     draft_tokens: int = 0
     draft_rows: int = 32
+    document_block: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
@@ -231,6 +235,7 @@ class DecodeSettings:
             raise SettingsError("draft_tokens needs visibility 'isolated': under 'causal' all slots stay in step")
         for name, least in (
             ("max_value_tokens", 1),
+            ("document_block", 1),
             ("max_document_tokens", 1),
             ("tokens_per_step", 1),
             ("max_slots", 1),
@@ -324,6 +329,8 @@ class DecoderSpec:
             facts["settings"].pop("closed_values")
         if not self.settings.absent_margin:
             facts["settings"].pop("absent_margin")
+        if self.settings.document_block == 1:
+            facts["settings"].pop("document_block")
         if not self.settings.draft_tokens:
             facts["settings"].pop("draft_tokens")
             facts["settings"].pop("draft_rows")

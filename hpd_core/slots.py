@@ -176,8 +176,8 @@ class ActiveDocument:
         self.slots[n].draft(self._lookup.after(self.slots[n].ids, most))
 
     def prefill_feed(self, room: int) -> Feed:
-        """The next chunk of the prompt, of at most `room` tokens."""
-        start, stop = self.fed, min(len(self.ids), self.fed + room)
+        """The next chunk of the prompt, of at most `room` tokens where no block of the document is longer."""
+        start, stop = self.fed, self.layout.chunk_end(self.fed, room)
         chunk = slice(start, stop)
         return Feed(
             slab=self.slab,
@@ -187,6 +187,7 @@ class ActiveDocument:
             positions=self.layout.positions[chunk],
             stubs=self.layout.stubs[chunk],
             indices=[0] * (stop - start),
+            reaches=self.layout.reaches[chunk],
             wanted=[end - start for end in self.layout.ends if start <= end < stop],
             prefix=self.prefix if self.prefix.used[0] else None,
             is_prefill=True,
@@ -220,6 +221,7 @@ class ActiveDocument:
             positions=positions,
             stubs=stubs,
             indices=indices,
+            reaches=positions,
             wanted=wanted,
             prefix=self.prefix if self.prefix.used[0] else None,
             is_prefill=False,

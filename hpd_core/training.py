@@ -88,21 +88,22 @@ class Batch:
 def make_batch(lessons: Sequence[Lesson], layout: Layout, visibility: Visibility, device: torch.device) -> Batch:
     """Lays every distinct prefix and then every lesson one after another on the flat axis."""
     ids: list[int] = []
-    facts: list[tuple[int, int, int, int]] = []  # document, stub, position, index
+    facts: list[tuple[int, int, int, int, int]] = []  # as Tokens has them
     prefixes: dict[tuple[int, ...], range] = {}
     blocks: list[tuple[range, range]] = []  # rows that ask, prefix rows that they read beside each other
     for item in lessons:
         if item.prefix and item.prefix not in prefixes:
             rows = range(len(ids), len(ids) + len(item.prefix))
             ids += item.prefix
-            facts += [(mask.PREFIX, NO_STUB, p, 0) for p in range(len(rows))]
+            facts += [(mask.PREFIX, NO_STUB, p, 0, p) for p in range(len(rows))]
             prefixes[item.prefix] = rows
             blocks.append((rows, range(0)))
     rows_wanted, labels = [], []
     for number, item in enumerate(lessons):
         rows = range(len(ids), len(ids) + len(item.ids))
         ids += item.ids
-        facts += zip([number] * len(rows), item.stubs, item.positions, item.indices, strict=True)
+        owner = [number] * len(rows)
+        facts += zip(owner, item.stubs, item.positions, item.indices, item.reaches, strict=True)
         blocks.append((rows, prefixes.get(item.prefix, range(0))))
         rows_wanted += [rows.start + row for row, _ in item.targets]
         labels += [id_ for _, id_ in item.targets]

@@ -36,6 +36,8 @@ from pipeline.models import BASE_MODEL
 
 #: Learning rates where none is given: LoRA wants about ten times that of all weights.
 LORA_RATE, FULL_RATE = 1e-3, 1e-4
+#: Longer than any title; a longer text is seen in blocks, so that it can be fed in chunks.
+DOCUMENT_BLOCK = 512
 
 Datasets = Annotated[
     list[str],
@@ -71,6 +73,10 @@ def finetune(
     layout: LayoutName = Layout.BRANCHES.value,
     visibility: VisibilityName = Visibility.ISOLATED.value,
     max_value_tokens: ValueTokens = 24,
+    document_block: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a document that see each other; 1: causal. 512, and 1 for the control."),
+    ] = None,
     prompting: Annotated[Prompting, typer.Option(help="The model's chat template, or plain text.")] = Prompting.CHAT,
     stub: Annotated[
         Stub, typer.Option(help="Before each value: its whole key, or as little of it as tells it from the others.")
@@ -105,7 +111,10 @@ def finetune(
 ) -> None:
     """Fine-tune a model on labelled products; writes the adapter (or model), a log, its curves and a checkpoint."""
     options = dict(locals())  # before anything else has a name
-    spec = decoder_spec(model, layout, visibility, max_value_tokens)
+    if decoder == "ar" and document_block not in (None, 1):
+        raise JobError("--document-block: is for --decoder hpd; the control is plain causal text")
+    block = document_block or (1 if decoder == "ar" else DOCUMENT_BLOCK)
+    spec = decoder_spec(model, layout, visibility, max_value_tokens, None, [f"document_block={block}"])
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=replace(recipe.COMPACT, stub=stub))

@@ -99,6 +99,7 @@ def test_decoding_takes_settings_and_template_from_the_recipe(base, tuned):
         ({"settings": DecodeSettings("gaps", max_value_tokens=9)}, "layout is gaps, trained with branches"),
         ({"settings": DecodeSettings("gaps", "causal", max_value_tokens=9)}, "visibility is causal"),
         ({"settings": DecodeSettings(max_value_tokens=8)}, "max_value_tokens is 8, trained with 9"),
+        ({"settings": DecodeSettings(max_value_tokens=9, document_block=2)}, "document_block is 2, trained with 1"),
         ({"template": PromptTemplate()}, "prompt template"),
         ({"template": replace(COMPACT, absent="n/a")}, "prompt template"),
     ],

@@ -37,6 +37,29 @@ def test_gaps_never_overlap():
     assert len(set(taken)) == len(taken)
 
 
+def test_blocks_by_hand():
+    """P = 3, D = 5 in blocks of 2: positions 3 4 | 5 6 | 7, then stubs, which see no further than themselves."""
+    layout = place(Layout.BRANCHES, 3, 5, [2, 1], 4, document_block=2)
+    assert layout.positions == (3, 4, 5, 6, 7, 8, 9, 8)
+    assert layout.reaches == (4, 4, 6, 6, 7, 8, 9, 8)
+    assert place(Layout.GAPS, 3, 5, [2, 1], 4).reaches == place(Layout.GAPS, 3, 5, [2, 1], 4).positions
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 7, 100])
+@pytest.mark.parametrize("most", [1, 3, 5, 12, 99])
+def test_chunks_split_no_block_and_are_as_long_as_they_may(block, most):
+    document, rows = 17, 17 + 6
+    placed = place(Layout.BRANCHES, 4, document, [3, 3], 4, document_block=block)
+    borders = {*range(0, document, block), *range(document, rows + 1)}  # where a chunk may end or begin
+    start = 0
+    while start < rows:
+        stop = placed.chunk_end(start, most)
+        longest = max([b for b in borders if start < b <= start + most], default=0)
+        assert stop == (longest or min(b for b in borders if b > start))
+        start = stop
+    assert start == rows
+
+
 def test_a_stub_without_tokens_is_refused():
     with pytest.raises(ValueError, match="every stub needs a token"):
         place(Layout.GAPS, 0, 1, [2, 0], 4)

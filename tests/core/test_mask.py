@@ -25,19 +25,28 @@ def packed(prompts, layout):
     return line
 
 
+def reach(line, owner, token):
+    """By hand: the last position of the block that a token of a document stands in."""
+    if token.block is None:
+        return token.position
+    return max(t.position for o, t in line if o == owner and t.block == token.block)
+
+
 def tokens(line):
     return Tokens(
         torch.tensor([d for d, _ in line]),
         torch.tensor([NO_STUB if t.stub is None else t.stub for _, t in line]),
         torch.tensor([t.position for _, t in line]),
         torch.tensor([t.index for _, t in line]),
+        torch.tensor([reach(line, owner, t) for owner, t in line]),
     )
 
 
 @pytest.mark.parametrize("layout, visibility", WAYS)
 @pytest.mark.parametrize("window", [None, 9])
-def test_dense_mask_equals_the_double_loop(layout, visibility, window):
-    line = packed(prompts_of(0, [5, 1, 8]), layout)
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_dense_mask_equals_the_double_loop(layout, visibility, window, block):
+    line = packed(prompts_of(0, [5, 1, 12], document_block=block), layout)
     got = mask.visible(tokens(line), tokens(line), layout, visibility, window)
     for i, (document, q) in enumerate(line):
         for j, (owner, x) in enumerate(line):

@@ -68,11 +68,13 @@ def prompts_of(
     prefix: int = 13,
     max_value_tokens: int = 6,
     schemas: int = 1,
+    document_block: int = 1,
 ) -> list[Prompt]:
     """One prompt per document length, over `schemas` different prefixes."""
     rng = random.Random(seed)
     shared = [schema_prompt(rng, prefix, attributes, name=f"s{n}") for n in range(schemas)]
+    documents = [tuple(rng.randrange(VOCABULARY) for _ in range(length)) for length in lengths]
     return [
-        Prompt(shared[n % schemas], tuple(rng.randrange(VOCABULARY) for _ in range(length)), max_value_tokens)
-        for n, length in enumerate(lengths)
+        Prompt(shared[n % schemas], document, max_value_tokens, document_block=document_block)
+        for n, document in enumerate(documents)
     ]

@@ -36,8 +36,8 @@ from pipeline.models import BASE_MODEL
 
 #: Learning rates where none is given: LoRA wants about ten times that of all weights.
 LORA_RATE, FULL_RATE = 1e-3, 1e-4
-#: Longer than any title; a longer text is seen in blocks, so that it can be fed in chunks.
-DOCUMENT_BLOCK = 512
+#: As long as titles are: they are seen whole. What training never showed, words far ahead, longer texts do not show either.
+DOCUMENT_BLOCK = 64
 
 Datasets = Annotated[
     list[str],
@@ -75,7 +75,7 @@ def finetune(
     max_value_tokens: ValueTokens = 24,
     document_block: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a document that see each other; 1: causal. 512, and 1 for the control."),
+        typer.Option(min=1, help="Tokens of a document that see each other; 1: causal. 64, and 1 for the control."),
     ] = None,
     prompting: Annotated[Prompting, typer.Option(help="The model's chat template, or plain text.")] = Prompting.CHAT,
     stub: Annotated[

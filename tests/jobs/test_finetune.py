@@ -115,7 +115,7 @@ def test_a_model_is_trained_scored_and_saved(hpd: Finetune, files: dict[str, Pat
     assert facts["rows"] == 20 and facts["step"] == 8 and len(facts["scores"]) == 2
     recorded = json.loads((files["out"] / "adapter" / "hpd.json").read_text())
     assert (recorded["decoder"], recorded["layout"], recorded["visibility"]) == way
-    assert recorded["document_block"] == (1 if decoder == "ar" else 512)
+    assert recorded["document_block"] == (1 if decoder == "ar" else 64)
     assert recorded["training"]["datasets"] == [f"{files['train'].parent.name}/train.jsonl"]
     assert str(files["out"].parent) not in str(recorded["training"])
     lines = [json.loads(line) for line in (files["out"] / "log.jsonl").read_text().splitlines()]

@@ -36,7 +36,7 @@ from pipeline.models import BASE_MODEL
 
 #: Learning rates where none is given: LoRA wants about ten times that of all weights.
 LORA_RATE, FULL_RATE = 1e-3, 1e-4
-#: As long as titles are: they are seen whole. What training never showed, words far ahead, longer texts do not show either.
+#: As long as titles are, which are seen whole: longer texts show the model no word further ahead than training did.
 DOCUMENT_BLOCK = 64
 
 Datasets = Annotated[

@@ -72,7 +72,7 @@ def touched(table: pa.Table) -> pa.Table:
     [
         (shifted, "its title asks for"),
         (swapped, "the order of the rows breaks"),
-        (touched, "its input columns are not rows 0 to 34 of the catalog"),
+        (touched, "its input columns are not rows 0 to 33 of the catalog"),
         (lambda table: table.slice(1), "1 rows of the catalog are not in the output, the first is row 0"),
         (
             lambda table: pa.concat_tables([table, table.slice(3, 2)]),

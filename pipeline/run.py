@@ -11,7 +11,8 @@ from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import commit
 from pipeline.compact import split_out
-from pipeline.job import Event, JobSpec, Progress, RunSummary
+from pipeline.events import Event, Progress
+from pipeline.job import JobSpec
 from pipeline.lease import Lease, held
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
@@ -23,7 +24,7 @@ from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
 from pipeline.storage import StorageError, StoreUnavailableError
-from pipeline.summary import METRICS_FILE, RunWork, summarise, work_of, write_metrics
+from pipeline.summary import METRICS_FILE, RunSummary, RunWork, summarise, work_of, write_metrics
 from pipeline.units import Unit
 
 ProgressCallback = Callable[[Progress], None]

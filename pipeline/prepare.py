@@ -93,8 +93,11 @@ def prepare(job: JobSpec) -> Prepared:
         raise JobError(str(e)) from e
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
     decoded = output_schema(plan.schema, columns)
-    check_names(plan.schema.names, job.output_options.columns, columns.described())
-    form = stored_form(decoded, job.output_options, plan.files)
+    described = columns.described()
+    check_names(plan.schema.names, job.output_options.columns, described)
+    asked = {unit.file.uri for unit in plan.units}
+    contradicted = [(uri, key) for uri, key in plan.contradicted if uri in asked]
+    form = stored_form(decoded, job.output_options, plan.files, added=described, contradicted=contradicted)
     _check_attributes(form, columns)
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
     _check_partial(job, plan, form.schema, stored)

@@ -11,8 +11,10 @@ from pipeline.books import Books, read_json
 from pipeline.findings import Finding, FindingKind
 from pipeline.manifest import JOB, UNITS
 from pipeline.partitions import partition_folder
+from pipeline.published import PUBLISHED, published_files, read_published
 from pipeline.record import MERGED
 from pipeline.resume import RUN, marks
+from pipeline.storage import StorageError
 from pipeline.summary import METRICS_FILE
 from pipeline.totals import unequal
 
@@ -21,6 +23,7 @@ def cross_check(books: Books) -> None:
     """Adds what is wrong to the findings, and fills in `present`."""
     _check_records(books)
     _check_files(books)
+    _check_published(books)
     if books.finished:
         _check_metrics(books)
         _check_symlinks(books)
@@ -46,6 +49,21 @@ def _check_records(books: Books) -> None:
             books.damage(where, message, record.unit)
         if record.metrics.rows_in != record.unit.rows:
             books.damage(where, f"counts {record.metrics.rows_in} rows for {record.unit.rows}", record.unit)
+
+
+def _check_published(books: Books) -> None:
+    """Every file that a table points to is one of the output's."""
+    listed = {record.data for record in books.records}
+    try:
+        held = published_files(read_published(books.output))
+    except StorageError as e:
+        books.damage(PUBLISHED, f"cannot be read: {e}")
+        return
+    for name in sorted(held.keys() - listed):
+        tables = " and ".join(map(str, held[name]))
+        books.damage(
+            f"data/{name}.parquet", f"is not the output's any more, and the Iceberg table {tables} points to it"
+        )
 
 
 def _check_files(books: Books) -> None:

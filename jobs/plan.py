@@ -12,6 +12,7 @@ from jobs.costs.runs import read_runs
 from jobs.costs.sampling import draw_rows
 from jobs.described import described
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
+from pipeline.closed_lists import check_lists, has_lists
 from pipeline.job import JobError
 from pipeline.prepare import Prepared
 from pipeline.storage import Storage
@@ -70,6 +71,8 @@ def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:
     from jobs.costs.sampling import measure
 
     encoder = PromptEncoder.from_spec(prepared.job.decoder)
+    if has_lists(prepared.job):
+        check_lists(encoder, prepared.job.schemas)
     try:
         return measure(prepared, encoder, draw_rows(prepared.plan.units, rows, seed)).as_dict()
     except ValueError as error:

@@ -16,7 +16,9 @@ from hpd_core.schema import Document
 from jobs.console import Exit, command, output, run_alone, say
 from jobs.described import described
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
-from pipeline.job import RowFault
+from pipeline.block import explain
+from pipeline.closed_lists import has_lists, load_and_check
+from pipeline.job import JobError, JobSpec, RowFault
 from pipeline.partitions import with_partitions
 from pipeline.prepare import Prepared, Start
 from pipeline.reader import CatalogReader
@@ -43,13 +45,15 @@ def validate(
 ) -> None:
     """Check a job without running it: configuration, schemas, model, input, output, pool, and the texts of some rows.
 
-    Writes nothing. What needs Ray, the weights or a write to an object store is not checked. Exit codes: 0 can run,
+    Writes nothing. What needs Ray, the weights or a write to an object store is not checked; the tokenizer is loaded
+    only where decode.closed_values is listed and there are lists. Exit codes: 0 can run,
     2 cannot; every reason names the file, key or column. Also 2: an input file that cannot be read, unless
     run.on_bad_file is skip, and no text in any of the rows that were looked at. 4: a store did not answer.
     """
     with output(json_) as out:
         asked = described(config, set_, inputs=input, output=output_folder, limit=limit)
         prepared, job = asked.prepared, asked.job
+        _check_lists(job)
         items = list(probe(prepared))
         facts = describe(prepared, asked.start, items)
         out.finish(facts)
@@ -67,6 +71,19 @@ def validate(
         limit_ = f"beyond limits.max_error_rate ({asked.settings.limits.max_error_rate:g}) extract exits with 3"
         say(f"warning: {in_error} of the {len(items)} rows that were looked at end in error; {limit_}")
     asked.end()
+
+
+def _check_lists(job: JobSpec) -> None:
+    """Whether the values of closed lists can be written, where nothing else may be: the one thing that a tokenizer is
+    loaded for. Raises `JobError`."""
+    if not has_lists(job):
+        return
+    try:
+        load_and_check(job.decoder, job.schemas)
+    except JobError:
+        raise
+    except Exception as e:  # the model may be where the job is to run, and only there
+        say(f"note: nobody has looked whether the closed lists fit decode.max_value_tokens: {explain(e)}")
 
 
 def probe(prepared: Prepared) -> Iterator[Document | RowFault]:

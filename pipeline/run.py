@@ -9,6 +9,7 @@ from typing import Any
 
 from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
+from pipeline.closed_lists import check_where_it_runs
 from pipeline.commit import commit
 from pipeline.compact import split_out
 from pipeline.events import Event, Progress
@@ -52,6 +53,8 @@ def run(
         if (summary := _finished(prepared, start)) is not None:
             return summary
         _start_ray(prepared.job, start.todo, opened)
+        if any(unit.rows for unit in start.todo):
+            check_where_it_runs(prepared.job)
         if prepared.job.decoder.settings.is_auto:
             prepared = _decided(prepared, start, say)
         elif job.decoder.settings.is_auto:

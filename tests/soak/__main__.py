@@ -26,7 +26,7 @@ from tests.soak.catalog import Catalog
 from tests.soak.check import violations
 from tests.soak.job import Plan
 from tests.soak.kills import drawn
-from tests.soak.report import PER, figures, page
+from tests.soak.report import PER_UNITS, figures, page
 from tests.soak.run import Log, Soak, SoakError, command
 
 #: Of what a wrong run has to say, so much goes into the page.
@@ -44,7 +44,9 @@ def options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--actors", type=int, default=1, help="each takes a CPU, and all else another one")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds of a call of the decoder beside its hashes")
     parser.add_argument("--storage", choices=("local", "s3"), default="local", help="s3: SeaweedFS on this machine")
-    parser.add_argument("--most-slope", type=float, default=1.0, help=f"MiB per {PER:,} rows, of a driver or an actor")
+    # With units of 10,000 rows, the default of a job, that is 1 MiB per 100,000 rows.
+    slope = f"MiB that a driver or an actor may gain per {PER_UNITS:,} units"
+    parser.add_argument("--most-slope", type=float, default=100.0, help=slope)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two samples of memory")
     parser.add_argument("--work", type=Path, default=Path("out/soak"), help="is emptied first")
     parser.add_argument("--log", type=Path, help="JSON lines; WORK/log.jsonl by default")
@@ -107,15 +109,15 @@ def _soak(
         log("swept", processes=soak.sweep())
     documents = sum(table.num_rows - table.column("title").null_count for table in catalog.tables())
     facts = {"rows": catalog.rows, "shards": catalog.shards, "units": units}
-    facts |= figures(run, documents, sum(plan.decoders.calls()))
+    facts |= figures(run, documents, sum(plan.decoders.calls()), catalog.rows / units)
     if soak.left:
         wrong.append(
             f"{len(soak.left)} of {len(kills)} kills were never made: the job was too quick for them (--delay)"
         )
     for role in ("driver", "actor"):
-        grown = facts[f"{role}_mib_per_{PER}_rows"]
+        grown = facts[f"{role}_mib_per_{PER_UNITS}_units"]
         if grown is not None and grown > given.most_slope:
-            wrong.append(f"the {role} grows by {grown:.2f} MiB per {PER:,} rows, more than {given.most_slope:g}")
+            wrong.append(f"the {role} gains {grown:.1f} MiB per {PER_UNITS:,} units, more than {given.most_slope:g}")
     code, verdict = command(["jobs.cli", "verify", plan.output, "--json"], env)
     facts["verify"] = f"exit code {code}, {verdict.get('verdict', 'no verdict')}"
     if code:

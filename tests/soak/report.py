@@ -8,8 +8,8 @@ from typing import Any
 from tests.soak.memory import slope
 from tests.soak.run import Run
 
-#: Rows that a slope of memory is told for.
-PER = 100_000
+#: Rows, and units, that a slope of memory is told for: what is kept of a unit does not hang on its rows.
+PER, PER_UNITS = 100_000, 1_000
 _METHOD = """\
 Made by `make soak`: the decoder's answer is a hash of the row's text. Actors and drivers are killed by SIGKILL at units
 drawn from the seed, and a driver that is gone is started again until one ends by itself. Time lost is the wall time
@@ -47,8 +47,9 @@ class Report:
     wrong: tuple[str, ...] = ()
 
 
-def figures(run: Run, documents: int, decoded: int) -> dict[str, Any]:
-    """documents: rows with text. decoded: documents that decoders were handed, those of killed ones included."""
+def figures(run: Run, documents: int, decoded: int, unit_rows: float) -> dict[str, Any]:
+    """unit_rows: of the mean unit. documents: rows with text. decoded: documents that decoders were handed, those of
+    killed ones included."""
     pace = undisturbed(run)
     firsts = [first - start for start, first in run.starts if first is not None and start is not None]
     end = run.commits[-1][0] if run.commits else run.ended
@@ -74,6 +75,7 @@ def figures(run: Run, documents: int, decoded: int) -> dict[str, Any]:
         grown = slope(mine)
         facts[f"{role}_mib_peak"] = max((s.bytes for s in mine), default=0) / 2**20
         facts[f"{role}_mib_per_{PER}_rows"] = None if grown is None else grown * PER / 2**20
+        facts[f"{role}_mib_per_{PER_UNITS}_units"] = None if grown is None else grown * unit_rows * PER_UNITS / 2**20
     return facts
 
 
@@ -91,6 +93,7 @@ def page(facts: dict[str, Any], wrong: tuple[str, ...]) -> str:
     memory = {
         role: f"at most {number(facts[f'{role}_mib_peak'], ' MiB', 0)}; gains per {PER:,} rows: "
         + number(facts[f"{role}_mib_per_{PER}_rows"], " MiB", 2)
+        + f", per {PER_UNITS:,} units: {number(facts[f'{role}_mib_per_{PER_UNITS}_units'], ' MiB')}"
         for role in ("driver", "actor")
     }
     rows = [

@@ -131,10 +131,13 @@ def test_time_lost_is_what_one_undisturbed_driver_would_not_have_taken() -> None
     commits = [(5.0 + i, 10 * (i + 1)) for i in range(11)] + [(40.0 + i, 120 + 10 * i) for i in range(30)]
     done = Run(commits, [[0.0, 5.0], [15.5, 40.0]], [(15.4, "driver")], ended=70.0)
     assert undisturbed(done).rows_per_second == pytest.approx(10)
-    facts = figures(done, documents=410, decoded=430)
+    facts = figures(done, documents=410, decoded=430, unit_rows=10)
     # 70 s, less 5 s of a start, 41 s of rows, 1 s of an end.
     assert facts["seconds_lost"] == pytest.approx(70 - 5 - 41 - 1) and facts["decoded_again"] == 20
     assert facts["seconds_to_first_commit"] == [5.0, 24.5]
+    assert facts["actor_mib_per_1000_units"] is None
+    leaking = Run(commits, samples=life("a", 0, 20.97152, 0, 150_000), ended=70.0)
+    assert figures(leaking, 410, 430, unit_rows=10)["actor_mib_per_1000_units"] == pytest.approx(0.2, rel=1e-2)
     shown = {"rows": 410, "shards": 1, "units": 41, "date": "", "options": "", "machine": ""}
     shown |= {"verify": "", "check": "", "calls_of_a_rerun": 0}
     assert "| time lost to kills and resumes | 23.0 s (33% of the whole) |" in page(facts | shown, ())

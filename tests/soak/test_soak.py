@@ -136,7 +136,7 @@ def test_time_lost_is_what_one_undisturbed_driver_would_not_have_taken() -> None
     assert facts["seconds_lost"] == pytest.approx(70 - 5 - 41 - 1) and facts["decoded_again"] == 20
     assert facts["seconds_to_first_commit"] == [5.0, 24.5]
     assert facts["actor_mib_per_1000_units"] is None
-    leaking = Run(commits, samples=life("a", 0, 20.97152, 0, 150_000), ended=70.0)
+    leaking = Run(commits, samples=life("a", 0, 20.97152, 0, 300_000), ended=70.0)
     assert figures(leaking, 410, 430, unit_rows=10)["actor_mib_per_1000_units"] == pytest.approx(0.2, rel=1e-2)
     shown = {"rows": 410, "shards": 1, "units": 41, "date": "", "options": "", "machine": ""}
     shown |= {"verify": "", "check": "", "calls_of_a_rerun": 0}

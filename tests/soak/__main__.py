@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,4 +179,6 @@ def _empty(work: Path) -> None:
 
 
 if __name__ == "__main__":
+    # Drivers and the store end with it, also where it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

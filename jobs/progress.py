@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from jobs.console import TerminatedError, exit_of, say
-from pipeline.job import Event, JobError, JobSpec, Progress
+from pipeline.events import Event, Progress
+from pipeline.job import JobError, JobSpec
 
 Show = Callable[[Progress], None]
 #: Least seconds between progress lines where stderr is no terminal.
@@ -34,7 +35,7 @@ class LogFormat(StrEnum):
 
 
 class RunLog:
-    """Events as JSON lines: `start`, `pipeline.job.Event`s, and `end` or `error`. docs/monitoring.md has the fields.
+    """Events as JSON lines: `start`, `pipeline.events.Event`s, and `end` or `error`. docs/monitoring.md has the fields.
 
     path: a local file that they are appended to. on_stderr: whether they go to stderr as well.
     """

@@ -17,12 +17,10 @@ from jobs.costs.rivals import read_comparison
 from jobs.costs.runs import read_runs
 from jobs.costs.told import Paragraph
 from jobs.costs.written import markdown
-from jobs.options import AsJson, Folder, Overrides, StorageConfig
+from jobs.options import AsJson, Folder, Overrides, StorageConfig, storages
 from jobs.scores.pages import cost_page, write_page
-from pipeline.config import load_config
 from pipeline.job import JobError
 from pipeline.prices import read_prices
-from pipeline.storage import Storage
 
 
 @command
@@ -58,14 +56,12 @@ def report(
     An interval needs 30 units that are a random sample (`hpd extract --sample-units`) or the whole of a catalog;
     how far one run is from the next needs 3 runs.
     """
-    if set_ and config is None:
-        raise typer.BadParameter("--set says what of --config is another: give both")
-    settings = load_config(config, set_ or ()) if config is not None else None
+    _, storage = storages(config, set_)
     asked = Scenario(documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed)
     benchmark = None if compare is None else read_comparison(compare)
     planned = None if plan is None else _plan(plan)
     with output(json_) as out:
-        found = read_runs(runs, Storage(settings.output.storage if settings else {}))
+        found = read_runs(runs, storage)
         facts = assemble(found, asked, plan=planned, benchmark=benchmark)
         told = write_report(output_folder, facts)
         for part in told:

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.form import as_decoded
-from pipeline.job import JobSpec, RunSummary
+from pipeline.job import JobSpec
 from pipeline.manifest import OutputFolder
 from pipeline.reader import CatalogReader
 from pipeline.resume import RUN
 from pipeline.storage import Storage
+from pipeline.summary import RunSummary
 
 FIRST_ROWS = 8
 _TEXT_WIDTH = 44

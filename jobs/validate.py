@@ -13,14 +13,14 @@ import typer
 from hpd_core import recipe
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
-from hpd_core.source import check_present
 from jobs.console import Exit, command, output, run_alone, say
+from jobs.described import described
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
-from pipeline.compose import compose
-from pipeline.config import load_config
-from pipeline.job import RowFault
+from pipeline.block import explain
+from pipeline.closed_lists import has_lists, load_and_check
+from pipeline.job import JobError, JobSpec, RowFault
 from pipeline.partitions import with_partitions
-from pipeline.prepare import Prepared, Start, check_start, prepare
+from pipeline.prepare import Prepared, Start
 from pipeline.reader import CatalogReader
 from pipeline.schema import conform
 from pipeline.storage import explained
@@ -45,24 +45,21 @@ def validate(
 ) -> None:
     """Check a job without running it: configuration, schemas, model, input, output, pool, and the texts of some rows.
 
-    Writes nothing. What needs Ray, the weights or a write to an object store is not checked. Exit codes: 0 can run,
+    Writes nothing. What needs Ray, the weights or a write to an object store is not checked; the tokenizer is loaded
+    only where decode.closed_values is listed and there are lists. Exit codes: 0 can run,
     2 cannot; every reason names the file, key or column. Also 2: an input file that cannot be read, unless
     run.on_bad_file is skip, and no text in any of the rows that were looked at. 4: a store did not answer.
     """
-    settings = load_config(config, set_ or ())
-    job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
-    check_present(job.decoder.model)
     with output(json_) as out:
-        prepared = prepare(job)
-        start = check_start(prepared, prepared.output.read_records())
+        asked = described(config, set_, inputs=input, output=output_folder, limit=limit)
+        prepared, job = asked.prepared, asked.job
+        _check_lists(job)
         items = list(probe(prepared))
-        facts = describe(prepared, start, items)
+        facts = describe(prepared, asked.start, items)
         out.finish(facts)
         for line in shown(facts):
             out.console.print(line, highlight=False, markup=False, soft_wrap=True)
-    refused = prepared.plan.bad if job.on_bad_file == "fail" else ()
-    for file in prepared.plan.bad:
-        say(f"{'error' if refused else 'skipped'}: {file}")
+    asked.say_files()
     if items and not any(isinstance(item, Document) for item in items):
         (reason, count), *_ = reasons(items).items()
         say(f"error: none of the {len(items)} rows that were looked at can be used; of {count} the reason is: {reason}")
@@ -70,15 +67,23 @@ def validate(
             say(f"categories that have a schema: {', '.join(map(repr, job.reader.schemas))}")
         raise typer.Exit(Exit.INPUT)
     in_error = sum(isinstance(item, RowFault) for item in items)
-    if not settings.limits.allow(in_error, len(items)):
-        limit_ = f"beyond limits.max_error_rate ({settings.limits.max_error_rate:g}) extract exits with 3"
+    if not asked.settings.limits.allow(in_error, len(items)):
+        limit_ = f"beyond limits.max_error_rate ({asked.settings.limits.max_error_rate:g}) extract exits with 3"
         say(f"warning: {in_error} of the {len(items)} rows that were looked at end in error; {limit_}")
-    for file in prepared.plan.unreached:
-        say(f"error: not reached: {file}")
-    if refused:
-        raise typer.Exit(Exit.INPUT)
-    if prepared.plan.unreached:
-        raise typer.Exit(Exit.INCOMPLETE)
+    asked.end()
+
+
+def _check_lists(job: JobSpec) -> None:
+    """Whether the values of closed lists can be written, where nothing else may be: the one thing that a tokenizer is
+    loaded for. Raises `JobError`."""
+    if not has_lists(job):
+        return
+    try:
+        load_and_check(job.decoder, job.schemas)
+    except JobError:
+        raise
+    except Exception as e:  # the model may be where the job is to run, and only there
+        say(f"note: nobody has looked whether the closed lists fit decode.max_value_tokens: {explain(e)}")
 
 
 def probe(prepared: Prepared) -> Iterator[Document | RowFault]:

@@ -27,6 +27,7 @@ from pipeline.file_rows import FileRows, digest_of, stride_of
 from pipeline.job import JobError
 from pipeline.lease import Lease, held
 from pipeline.manifest import JOB, OutputFolder
+from pipeline.published import published_files, read_published
 from pipeline.record import MERGED, UnitRecord
 from pipeline.resume import RUN, output_schema_of
 from pipeline.storage import StorageError, explained
@@ -56,13 +57,15 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What `compact` did. files_before, files_after: data files; bytes alike. merged: how many files were written."""
+    """What `compact` did. files_before, files_after: data files; bytes alike. merged: how many files were written.
+    published: files that stay as they are, since a table points to them."""
 
     files_before: int
     files_after: int
     bytes_before: int
     bytes_after: int
     merged: int
+    published: int
 
 
 def data_files(records: Sequence[UnitRecord]) -> list[DataFile]:
@@ -71,13 +74,14 @@ def data_files(records: Sequence[UnitRecord]) -> list[DataFile]:
     return [DataFile(name, tuple(units)) for name, units in itertools.groupby(ordered, key=lambda r: r.data)]
 
 
-def groups(files: Sequence[DataFile], most: int) -> list[list[DataFile]]:
+def groups(files: Sequence[DataFile], most: int, fixed: Collection[str] = ()) -> list[list[DataFile]]:
     """Neighbours that become one file each: as even as they come, at most about `most` bytes, at least half of it where
     there are as many. Folders are never mixed. One of half of it or more stays alone, and so does one that was merged
-    before and came out smaller than it was to: a second run in a row has nothing to do."""
+    before and came out smaller than it was to: a second run in a row has nothing to do. fixed: names of files that stay
+    alone whatever their size."""
 
     def stays(file: DataFile) -> bool:
-        return file.size >= (most / 8 if file.units[0].is_merged else most / 2)
+        return file.name in fixed or file.size >= (most / 8 if file.units[0].is_merged else most / 2)
 
     made: list[list[DataFile]] = []
     for _, run in itertools.groupby(files, key=lambda f: (posixpath.dirname(f.name), f.name * stays(f))):
@@ -104,13 +108,14 @@ def compact(
 ) -> Compaction:
     """Merges the data files of a finished output into files of about half of `most` to `most` bytes.
 
-    progress: called with files merged and files to merge. tell: is told when another driver is waited for. Raises
+    Files that a table points to (see pipeline.published) stay as they are. progress: called with files merged and files
+    to merge. tell: is told of those, and when another driver is waited for. Raises
     `JobError` for an output that is not finished, `LeaseError` where a driver is at work on it, `StorageError` where a
     file is not what its record says or the store fails: the listing is whole all the same.
     """
     finished(output)  # before a lease is written into the folder of somebody else
     with held(output, tell) as lease:
-        return _compact(output, lease, most, progress)
+        return _compact(output, lease, most, progress, tell)
 
 
 def finished(output: OutputFolder) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,12 +126,25 @@ def finished(output: OutputFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     return run, listing
 
 
-def _compact(output: OutputFolder, lease: Lease, most: int, progress: Callable[[int, int], None] | None) -> Compaction:
+def _compact(
+    output: OutputFolder,
+    lease: Lease,
+    most: int,
+    progress: Callable[[int, int], None] | None,
+    tell: Callable[[str], None],
+) -> Compaction:
     run, listing = finished(output)
     schema = output_schema_of(run)
     listed = output.listed(listing)
     files = data_files(listed)
-    planned = groups(files, most)
+    tables = read_published(output)
+    fixed = published_files(tables).keys() & {file.name for file in files}
+    for table in tables:
+        tell(
+            f"{len(fixed.intersection(table.files))} file(s) stay as they are: the Iceberg table {table} points to "
+            "them. Once it does not, `hpd publish --withdraw` lets them go"
+        )
+    planned = groups(files, most, fixed)
     work = [group for group in planned if len(group) > 1]
     there = output.data_names() if work else set()  # also what a run that was cut off has left
     done = 0
@@ -142,7 +160,9 @@ def _compact(output: OutputFolder, lease: Lease, most: int, progress: Callable[[
     lease.check()
     output.storage.replace(output.path(UNIT_METRICS_FILE), unit_table.to_parquet(unit_table.unit_table(now)))
     after = data_files(now)
-    return Compaction(len(files), len(after), sum(f.size for f in files), sum(f.size for f in after), len(work))
+    return Compaction(
+        len(files), len(after), sum(f.size for f in files), sum(f.size for f in after), len(work), len(fixed)
+    )
 
 
 def _merge(

@@ -49,7 +49,8 @@ def _only_fields_of(kind: type, *, but: Sequence[str] = ()) -> BeforeValidator:
 
 
 class InputConfig(_Section):
-    """path: file, folder or glob, local or a URI, or a list of them.
+    """path: file, folder or glob, local or a URI, or a list of them. A local file is known by its absolute path without
+        `..`; symbolic links keep their names, so what is called `current` may come to point elsewhere.
 
     limit: only the first so many rows; a larger one extends a run.
     storage: fsspec options by argument name (s3: `key`, `secret`, `anon`, `endpoint_url`, …); written nowhere.

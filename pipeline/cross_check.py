@@ -4,14 +4,17 @@ other readers. Nothing in data/ is opened here."""
 from __future__ import annotations
 
 import posixpath
+from urllib.parse import unquote
 
 from pipeline import symlinks
 from pipeline.books import Books, read_json
 from pipeline.findings import Finding, FindingKind
 from pipeline.manifest import JOB, UNITS
 from pipeline.partitions import partition_folder
+from pipeline.published import PUBLISHED, published_files, read_published
 from pipeline.record import MERGED
 from pipeline.resume import RUN, marks
+from pipeline.storage import StorageError
 from pipeline.summary import METRICS_FILE
 from pipeline.totals import unequal
 
@@ -20,6 +23,7 @@ def cross_check(books: Books) -> None:
     """Adds what is wrong to the findings, and fills in `present`."""
     _check_records(books)
     _check_files(books)
+    _check_published(books)
     if books.finished:
         _check_metrics(books)
         _check_symlinks(books)
@@ -39,11 +43,27 @@ def _check_records(books: Books) -> None:
         if record.object != record.unit.object_name(record.fingerprint):
             books.damage(where, f"its unit's object is {record.unit.object_name(record.fingerprint)}", record.unit)
         folder = partition_folder(record.unit.file.uri) if hive else ""
-        if posixpath.dirname(record.data).lower() != folder.lower():
+        # A profile lowers keys, and writes those without escapes that need none.
+        if unquote(posixpath.dirname(record.data)).lower() != unquote(folder).lower():
             message = f"has its data in the folder {posixpath.dirname(record.data)!r}, not {folder!r}"
             books.damage(where, message, record.unit)
         if record.metrics.rows_in != record.unit.rows:
             books.damage(where, f"counts {record.metrics.rows_in} rows for {record.unit.rows}", record.unit)
+
+
+def _check_published(books: Books) -> None:
+    """Every file that a table points to is one of the output's."""
+    listed = {record.data for record in books.records}
+    try:
+        held = published_files(read_published(books.output))
+    except StorageError as e:
+        books.damage(PUBLISHED, f"cannot be read: {e}")
+        return
+    for name in sorted(held.keys() - listed):
+        tables = " and ".join(map(str, held[name]))
+        books.damage(
+            f"data/{name}.parquet", f"is not the output's any more, and the Iceberg table {tables} points to it"
+        )
 
 
 def _check_files(books: Books) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.actor import DecodeStage
 from pipeline.commit import CommitStage, Receipt
+from pipeline.events import Progress
 from pipeline.exports import DriverExports
 from pipeline.folding import Folding
-from pipeline.job import JobSpec, Progress
+from pipeline.job import JobSpec
 from pipeline.ledger import Attempt, wasted
 from pipeline.prepare import Prepared
 from pipeline.record import UnitRecord

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.block import BlockError
 from pipeline.job import JobError, OutputOptions
-from pipeline.partitions import partition_folder, partition_values, with_partitions
+from pipeline.partitions import partition_folder, partition_keys, partition_values, with_partitions
 from pipeline.schema import renamed
 from pipeline.units import InputFile
 
@@ -85,12 +87,28 @@ def as_decoded(table: pa.Table, name: str, sources: Mapping[str, str], wanted: C
     return table.rename_columns([lowered.get(c, c) for c in table.column_names])
 
 
-def stored_form(decoded: pa.Schema, options: OutputOptions, files: Iterable[InputFile]) -> StoredForm:
+def stored_form(
+    decoded: pa.Schema,
+    options: OutputOptions,
+    files: Iterable[InputFile],
+    *,
+    added: Mapping[str, str] = MappingProxyType({}),
+    contradicted: Iterable[tuple[str, str]] = (),
+) -> StoredForm:
     """The form of a job whose decoded rows have the schema `decoded`, over input `files`.
 
-    Raises `JobError` naming the column that the profile cannot store or the file that has other folders.
+    added: {output column: what it is} of what decoding adds. contradicted: (URI, key) of folders that the rows of a
+    file are known to contradict. Raises `JobError` naming the column that the profile cannot store, or the file or
+    column that its folders do not go with. What only the values tell, `StoredForm.stored` finds.
     """
     keys = _keys(files) if options.layout == "hive" else ()
+    _check_added(keys, added)
+    for uri, key in contradicted:
+        if key in keys and key in decoded.names:
+            raise JobError(
+                f"output.layout hive: {uri}: its column {key!r} does not hold what its folder says in every row, and "
+                "only the folder would be left of it: take the layout flat, or leave the column out by output.keep"
+            )
     for key in keys:
         if key in decoded.names and decoded.field(key).type != pa.string():
             raise JobError(
@@ -111,10 +129,27 @@ def stored_form(decoded: pa.Schema, options: OutputOptions, files: Iterable[Inpu
     return StoredForm(pa.schema(stored), tuple(f.name for f in fields), options.layout, options.profile)
 
 
+def _check_added(keys: Iterable[str], added: Mapping[str, str]) -> None:
+    """A folder's column is in no file: one that decoding adds would be lost, or be two to readers that ignore case."""
+    taken = {name.lower(): name for name in added}
+    for key in keys:
+        if (column := taken.get(key.lower())) is not None:
+            raise JobError(
+                f"output.layout hive: {added[column]} would be the output column {column!r}, and a folder is called "
+                f"{key}=…: set another 'column' where it is an attribute's, or take the layout flat"
+            )
+
+
 def _keys(files: Iterable[InputFile]) -> tuple[str, ...]:
     found: dict[tuple[str, ...], str] = {}
     for file in files:
-        found.setdefault(tuple(partition_values(file.uri)), file.uri)
+        keys = partition_keys(file.uri)
+        if len({key.lower() for key in keys}) < len(keys):
+            raise JobError(
+                f"output.layout hive: {file.uri} lies in folders of {list(keys)}, two of which are one to readers: "
+                "take the layout flat"
+            )
+        found.setdefault(keys, file.uri)
     if len(found) > 1:
         (first, one), (second, other), *_ = found.items()
         raise JobError(
@@ -166,4 +201,4 @@ def _type(type_: pa.DataType, where: str) -> pa.DataType:
 
 def _lowered_key(part: str) -> str:
     key, equals, value = part.partition("=")
-    return key.lower() + equals + value
+    return unquote(key).lower() + equals + value  # of letters that need no %XX, or the profile refuses it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -257,101 +256,3 @@ class JobSpec:
                         f"schema {schema.name!r} {second}"
                     )
         return {column: attribute for column, (attribute, _) in found.items()}
-
-
-class Event(StrEnum):
-    """What a run has to tell."""
-
-    #: Another driver may be at work on the output; the reason says who and for how long. Before the stream.
-    WAITING = "waiting"
-    #: The stream begins. Not told by a run that finds nothing to do.
-    RUNNING = "running"
-    COMMITTED = "unit_committed"
-    #: A try of a unit came to nothing.
-    FAILED = "unit_failed"
-    #: A unit, or a part of one, waits for the next round.
-    RETRY = "retry"
-    #: A unit is not tried again by this run.
-    GIVEN_UP = "unit_given_up"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands when `event` happens.
-
-    unit, reason: whose event it is, and why, where there is a unit and a reason.
-    units_done, units_total, rows_done, rows_total: of the plan, what earlier runs committed of it included. A unit that
-        a run halves counts as two.
-    rows_new, rows_error: committed by this run, and of them in error.
-    seconds: wall time of the run. stream_seconds: of it, since the stream began. dollars: price of `seconds`.
-    """
-
-    event: Event
-    units_done: int
-    units_total: int
-    rows_done: int
-    rows_total: int
-    rows_new: int
-    rows_error: int
-    seconds: float
-    stream_seconds: float
-    dollars: float
-    round: int
-    unit: str = ""
-    reason: str = ""
-
-    @property
-    def rows_per_second(self) -> float:
-        """Of this run since its stream began; starting the cluster is left out, loading the model is not."""
-        return self.rows_new / self.stream_seconds if self.stream_seconds > 0 else 0.0
-
-    @property
-    def error_share(self) -> float:
-        """Rows in error of the rows of this run."""
-        return self.rows_error / self.rows_new if self.rows_new else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Until the plan is done, at the rate so far; None while there is none."""
-        left = self.rows_total - self.rows_done
-        if left <= 0:
-            return 0.0
-        return left / self.rows_per_second if self.rows_per_second else None
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """How a run ended. Row counts and `values` are the whole committed output's, `model_calls` those of this run alone.
-
-    complete: every planned row is committed, and no bad file stands against it (see `on_bad_file`).
-    rows_in = rows_ok + rows_error.
-    rows_dropped: rows that earlier runs committed of inputs that are gone or changed since.
-    tokens_per_step, slots_per_step: see pipeline.summary.per_step.
-    unloadable: why model or tokenizer cannot be loaded, where all that was given up was given up for that.
-    values: found values by output column.
-    docs_per_second, dollars_per_1000: of the run that did the work (read from metrics.json where this one did none).
-    failures: units that stay uncommitted, and bad files, each one line with URI and reason.
-    """
-
-    complete: bool
-    output: str
-    rows_in: int
-    rows_ok: int
-    rows_error: int
-    values: Mapping[str, int]
-    model_calls: int
-    docs_per_second: float
-    tokens_per_step: float
-    slots_per_step: float
-    dollars_per_1000: float
-    units: int
-    seconds: float
-    failures: tuple[str, ...] = ()
-    rows_dropped: int = 0
-    unloadable: str = ""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able; the `metrics` are left out (they are in metrics.json)."""
-        facts = {name: getattr(self, name) for name in self.__slots__ if name != "metrics"}
-        return facts | {"values": dict(self.values), "failures": list(self.failures)}

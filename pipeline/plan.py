@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from hpd_core.passing import is_passing
 from pipeline.block import explain
 from pipeline.job import JobError, UnitCaps
-from pipeline.partitions import partitioned
+from pipeline.partitions import contradicted, partitioned
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage, StoreUnavailableError, explained
 from pipeline.units import InputFile, RowGroup, Unit, cut, first_rows
@@ -27,11 +27,13 @@ _UNREACHED = 16
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What planning needs of a Parquet file. schema: with the columns that its path adds."""
+    """What planning needs of a Parquet file. schema: with the columns that its path adds. contradicted: folders on its
+    path that it is known to contradict, see `partitions.contradicted`."""
 
     file: InputFile
     schema: pa.Schema
     row_groups: tuple[RowGroup, ...]
+    contradicted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Plan:
     drawn_from: number of units that the `units` are a random sample of; None where they are no sample.
     unreached: files of which nothing is known, since their store did not answer: there are no units of them here.
     is_uniform: whether all files that could be read have the same columns.
+    contradicted: (URI, key) of folders that a file is known to contradict.
     """
 
     files: tuple[InputFile, ...]
@@ -61,6 +64,7 @@ class Plan:
     drawn_from: int | None = None
     unreached: tuple[BadFile, ...] = ()
     is_uniform: bool = True
+    contradicted: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -158,6 +162,7 @@ def make_plan(
         bad,
         unreached=tuple(unreached),
         is_uniform=is_uniform,
+        contradicted=tuple((f.file.uri, key) for f in footers for key in f.contradicted),
     )
 
 
@@ -200,7 +205,10 @@ def read_footer(file: InputFile, storage: Storage) -> Footer | BadFile:
             for field in schema:
                 pa.nulls(0, field.type).cast(plain(field.type))  # a type that cannot be unpacked is found now
             return Footer(
-                file, partitioned(schema, file.uri), tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups)
+                file,
+                partitioned(schema, file.uri),
+                tuple(RowGroup(g.num_rows, g.total_byte_size) for g in groups),
+                contradicted(metadata, schema, file.uri),
             )
     except Exception as e:
         if is_passing(e):

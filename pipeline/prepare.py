@@ -17,6 +17,7 @@ from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder
 from pipeline.output import OutputColumns, check_names, output_schema
 from pipeline.plan import Plan, make_plan, sampled
+from pipeline.published import published_files, read_published
 from pipeline.record import UnitRecord
 from pipeline.resume import (
     RUN,
@@ -93,8 +94,11 @@ def prepare(job: JobSpec) -> Prepared:
         raise JobError(str(e)) from e
     columns = OutputColumns(job.attributes(), {s.name: s for s in job.schemas}, job.output_options)
     decoded = output_schema(plan.schema, columns)
-    check_names(plan.schema.names, job.output_options.columns, columns.described())
-    form = stored_form(decoded, job.output_options, plan.files)
+    described = columns.described()
+    check_names(plan.schema.names, job.output_options.columns, described)
+    asked = {unit.file.uri for unit in plan.units}
+    contradicted = [(uri, key) for uri, key in plan.contradicted if uri in asked]
+    form = stored_form(decoded, job.output_options, plan.files, added=described, contradicted=contradicted)
     _check_attributes(form, columns)
     inputs = list(dict.fromkeys(source.absolute(uri) for uri in job.inputs))
     _check_partial(job, plan, form.schema, stored)
@@ -127,13 +131,14 @@ def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
     """What there is to do, the `records` of the output being committed already.
 
     Raises `JobError`, `StorageError`, SettingsError or ModelNotFoundError where nothing may or can be done: an output
-    of another job, one that cannot be written, a machine that is too small or has no place for the model. Changes
-    nothing.
+    of another job, one whose files a table points to and would lose, one that cannot be written, a machine that is too
+    small or has no place for the model. Changes nothing.
     """
     job, output, plan = prepared.job, prepared.output, prepared.plan
     known = marks(prepared.facts) | marks(prepared.stored)
     kept, dropped = select((r for r in records if r.fingerprint in known), plan.files)
     todo = remaining(plan.units, kept)
+    _check_published(output, dropped)
     if prepared.stored is not None:
         lost = lost_rows(dropped, plan.files)
         check_run(output.uri, prepared.facts, prepared.stored, lost=lost, allow_mixed=job.allow_mixed)
@@ -142,6 +147,19 @@ def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
     if todo:
         output.check_writable()
     return Start(kept, dropped, todo)
+
+
+def _check_published(output: OutputFolder, dropped: Iterable[UnitRecord]) -> None:
+    """Raises `JobError` where a run would remove files that a table points to."""
+    gone = {record.data for record in dropped}
+    held = published_files(read_published(output)) if gone else {}
+    if lost := sorted(gone & held.keys()):
+        tables = " and ".join(dict.fromkeys(str(table) for name in lost for table in held[name]))
+        raise JobError(
+            f"{output.uri}: {len(lost)} of its data files would be removed, since their input has changed or is not "
+            f"the job's any more, and the Iceberg table {tables} points to them, such as {output.data(lost[0])}. Take "
+            "a new output, or let them go first by `hpd publish --withdraw`"
+        )
 
 
 def is_current(prepared: Prepared) -> bool:

@@ -1,13 +1,15 @@
 """The listed files of a finished output -> an Iceberg table, in one commit, once. Needs the extra `publish`.
 
 The files stay where they are: Iceberg's metadata points to them. The snapshot says which output and which listing it
-came from, so that a second run finds it and appends nothing.
+came from, so that a second run finds it and appends nothing. The output says which tables point to which of its files
+(see pipeline.published), so that nobody merges or removes them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from pipeline.compact import DataFile, data_files, finished
 from pipeline.job import JobError
 from pipeline.lease import Lease, LeaseError, held
 from pipeline.manifest import OutputFolder
+from pipeline.published import forget_published, note_published, read_published
 from pipeline.resume import output_schema_of
 from pipeline.storage import StorageError, StoreUnavailableError
 
@@ -55,13 +58,36 @@ def publish(
     not list any more; `LeaseError` where a driver is at work on the output, which could remove files while they are
     published; `StorageError` where catalog or store fail.
     """
-    try:
-        import pyiceberg.catalog  # noqa: F401 (is it there?)
-    except ImportError as e:
-        raise JobError(f"publishing needs pyiceberg ({e}): {EXTRA}") from e
+    _check_extra()
     finished(output)  # before a lease is written into the folder of somebody else
     with held(output, tell) as lease:
         return _publish(output, lease, catalog_name, table_name, properties, create)
+
+
+def withdraw(
+    output: OutputFolder,
+    catalog_name: str,
+    table_name: str,
+    *,
+    properties: Mapping[str, str],
+    tell: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Lets the files of an output go that an Iceberg table does not point to any more, in none of its snapshots; how
+    many they are. Raises what `publish` raises, and `JobError` where the table still points to some."""
+    _check_extra()
+    if not any((t.catalog, t.table) == (catalog_name, table_name) for t in read_published(output)):
+        return 0  # and no lease is written into the folder of somebody else
+    with held(output, tell) as lease, _explained(catalog_name, table_name):
+        catalog = _catalog(catalog_name, properties)
+        if catalog.table_exists(_checked_name(table_name)):
+            left = _pointed(catalog.load_table(table_name), output)
+            if left:
+                raise JobError(
+                    f"table {table_name} still points to {len(left)} file(s) of {output.uri}, such as {min(left)}: "
+                    "drop it without purging it, or rewrite it and expire the snapshots that know them"
+                )
+        lease.confirm()
+        return forget_published(output, catalog_name, table_name)
 
 
 def _publish(
@@ -72,15 +98,6 @@ def _publish(
     properties: Mapping[str, str],
     create: bool,
 ) -> Publication:
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.exceptions import (
-        CommitFailedException,
-        NoSuchTableError,
-        ServerError,
-        ServiceUnavailableError,
-        TooManyRequestsError,
-    )
-
     run, listing = finished(output)
     if run["facts"]["output"].get("layout") == "hive":
         raise JobError(
@@ -90,10 +107,9 @@ def _publish(
     schema = output_schema_of(run)
     files = {_address(output, file): file for file in data_files(output.listed(listing)) if file.rows}
     mark = _mark(files)
-    if table_name.count(".") < 1 or not all(table_name.split(".")):
-        raise JobError(f"table {table_name!r}: must be written namespace.table")
-    try:
-        catalog = load_catalog(catalog_name, **properties)
+    _checked_name(table_name)
+    with _explained(catalog_name, table_name):
+        catalog = _catalog(catalog_name, properties)
         created = create and not catalog.table_exists(table_name)
         if created:
             _check_types(schema)
@@ -101,6 +117,9 @@ def _publish(
             catalog.create_table(table_name, schema)
         table = catalog.load_table(table_name)
         missing = [] if _is_published(table, mark) else _missing(table, output, files, table_name)
+        # Before the table points to them. What is published already may be so by a version that left no note.
+        pointed = files.keys() if missing else files.keys() & _pointed(table, output)
+        note_published(output, catalog_name, table_name, (files[uri].name for uri in pointed))
         if missing:
             facts = {OUTPUT: output.uri, FINGERPRINT: str(run["fingerprint"]), LISTING: mark}
             lease.confirm()
@@ -108,6 +127,40 @@ def _publish(
         snapshot = table.current_snapshot()
         rows = sum(files[uri].rows for uri in missing)
         return Publication(table_name, len(missing), rows, created, snapshot.snapshot_id if snapshot else None)
+
+
+def _check_extra() -> None:
+    try:
+        import pyiceberg.catalog  # noqa: F401 (is it there?)
+    except ImportError as e:
+        raise JobError(f"publishing needs pyiceberg ({e}): {EXTRA}") from e
+
+
+def _catalog(name: str, properties: Mapping[str, str]) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog(name, **properties)
+
+
+def _checked_name(table: str) -> str:
+    if table.count(".") < 1 or not all(table.split(".")):
+        raise JobError(f"table {table!r}: must be written namespace.table")
+    return table
+
+
+@contextmanager
+def _explained(catalog_name: str, table_name: str) -> Iterator[None]:
+    """Turns what pyiceberg raises into errors that name table and catalog, and say whether they may pass."""
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NoSuchTableError,
+        ServerError,
+        ServiceUnavailableError,
+        TooManyRequestsError,
+    )
+
+    try:
+        yield
     except (JobError, StorageError, LeaseError):
         raise
     except NoSuchTableError as e:
@@ -141,9 +194,7 @@ def _is_published(table: Any, mark: str) -> bool:
 
 def _missing(table: Any, output: OutputFolder, files: Mapping[str, DataFile], name: str) -> list[str]:
     """The files that the table lacks. Raises `JobError` where it has rows of this output that would stand twice."""
-    place = output.path("data/")
-    place = place if "://" in place else f"file://{place}"
-    there = {path for path in table.inspect.files().column("file_path").to_pylist() if path.startswith(place)}
+    there = _of_output(table.inspect.files(), output)
     outdated = sorted(there - files.keys())
     if outdated:
         raise JobError(
@@ -161,6 +212,17 @@ def _missing(table: Any, output: OutputFolder, files: Mapping[str, DataFile], na
             "new table"
         )
     return sorted(files.keys() - there)
+
+
+def _pointed(table: Any, output: OutputFolder) -> set[str]:
+    """The files of the output that any snapshot of the table points to."""
+    return _of_output(table.inspect.all_files(), output) if table.snapshots() else set()
+
+
+def _of_output(files: pa.Table, output: OutputFolder) -> set[str]:
+    place = output.path("data/")
+    place = place if "://" in place else f"file://{place}"
+    return {path for path in files.column("file_path").to_pylist() if path.startswith(place)}
 
 
 def _check_types(schema: pa.Schema) -> None:

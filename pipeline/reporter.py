@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import Receipt
-from pipeline.job import Event, Progress
+from pipeline.events import Event, Progress
 from pipeline.metrics import Metrics
 from pipeline.units import Unit
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
+from pipeline.closed_lists import check_where_it_runs
 from pipeline.commit import commit
 from pipeline.compact import split_out
-from pipeline.job import Event, JobSpec, Progress, RunSummary
+from pipeline.events import Event, Progress
+from pipeline.job import JobSpec
 from pipeline.lease import Lease, held
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
@@ -23,7 +25,7 @@ from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
 from pipeline.storage import StorageError, StoreUnavailableError
-from pipeline.summary import METRICS_FILE, RunWork, summarise, work_of, write_metrics
+from pipeline.summary import METRICS_FILE, RunSummary, RunWork, summarise, work_of, write_metrics
 from pipeline.units import Unit
 
 ProgressCallback = Callable[[Progress], None]
@@ -51,6 +53,8 @@ def run(
         if (summary := _finished(prepared, start)) is not None:
             return summary
         _start_ray(prepared.job, start.todo, opened)
+        if any(unit.rows for unit in start.todo):
+            check_where_it_runs(prepared.job)
         if prepared.job.decoder.settings.is_auto:
             prepared = _decided(prepared, start, say)
         elif job.decoder.settings.is_auto:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,18 +23,14 @@ from hpd_core.folders import unwritable
 from hpd_core.passing import is_passing
 from pipeline import s3
 from pipeline.job import JobError
+from pipeline.local_files import GLOB, create, temporary_file, walked
 from pipeline.units import InputFile
 
 #: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
 ONE_PUT = 64 * 2**20
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
-_GLOB = frozenset("*?[")
-#: What a filesystem without hard links answers to one.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 #: What a disk without room answers: there may be room later.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: Between a claim and its rename lie milliseconds: who has not renamed after so many seconds was killed in between.
-_CLAIM_SECONDS = 10.0
 
 
 class StorageError(OSError):
@@ -64,12 +58,14 @@ class Storage:
                 fs = s3.filesystem(self.options)
                 return fs, fs._strip_protocol(uri)
             options = {} if scheme == "file" else dict(self.options)
-            return cast("tuple[fsspec.AbstractFileSystem, str]", url_to_fs(uri, **options))
+            fs, path = url_to_fs(uri, **options)
+            return fs, walked(path) if isinstance(fs, LocalFileSystem) else path
         except (ValueError, ImportError, TypeError) as e:
             raise JobError(f"{uri}: {e}") from e
 
     def absolute(self, uri: str) -> str:
-        """`uri` in the one form that identities use: a full URI, or an absolute path for local files."""
+        """`uri` in the one form that identities use: a full URI, or an absolute path for local files, without `..`
+        (see `local_files.walked`)."""
         fs, path = self.at(uri)
         path = path.rstrip("/") or path
         return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))
@@ -88,7 +84,7 @@ class Storage:
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
-            if _GLOB & set(path) and not fs.exists(path):
+            if GLOB & set(path) and not fs.exists(path):
                 found = [i for i in fs.glob(path, detail=True).values() if i["type"] == "file"]
                 if not found:
                     raise JobError(f"input {uri}: the pattern matches no file")
@@ -175,7 +171,7 @@ class Storage:
         with explained(uri):
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
-                return _link(Path(path), data)
+                return create(Path(path), data)
             try:
                 fs.pipe_file(path, data, mode="create", **_cut(fs))
             except FileExistsError:
@@ -191,7 +187,7 @@ class Storage:
         with explained(uri):
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
-                return _link(Path(path), write)
+                return create(Path(path), write)
             with tempfile.TemporaryDirectory(prefix="hpd-") as folder:
                 with open(local := Path(folder, "object"), "xb") as f:
                     write(f)
@@ -210,7 +206,7 @@ class Storage:
         with explained(uri):
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
-                with _temporary(Path(path), data) as temporary:
+                with temporary_file(Path(path), data) as temporary:
                     os.replace(temporary, path)
             else:
                 fs.pipe_file(path, data, **_cut(fs))
@@ -264,58 +260,3 @@ def _cut(fs: fsspec.AbstractFileSystem) -> dict[str, int]:
 def _is_data(relative: str) -> bool:
     parts = relative.split("/")
     return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(p.startswith(("_", ".")) for p in parts)
-
-
-def _link(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> bool:
-    with _temporary(path, data) as temporary:
-        try:
-            os.link(temporary, path)  # fails where the name exists, unlike a rename
-        except FileExistsError:
-            return False
-        except OSError as e:
-            if e.errno not in _NO_LINKS:
-                raise
-            return _claim(path, temporary)
-    return True
-
-
-def _claim(path: Path, temporary: Path) -> bool:
-    """`_link` without hard links: whoever creates the claim beside `path` may rename `temporary` to it.
-
-    The name holds a whole object or nothing, also when this process is killed. A claim whose owner was killed is taken
-    over; of two that take over at once the later rename stays.
-    """
-    claim = path.with_name(f".{path.name}.claim")
-    try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        end = time.monotonic() + _CLAIM_SECONDS
-        while not path.exists() and claim.exists() and time.monotonic() < end:
-            time.sleep(0.02)
-        if path.exists():
-            return False
-    try:
-        if path.exists():
-            return False
-        os.replace(temporary, path)
-        return True
-    finally:
-        claim.unlink(missing_ok=True)
-
-
-@contextmanager
-def _temporary(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> Iterator[Path]:
-    """`data`, or what it writes, on disk under a hidden name beside `path`, gone afterwards whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb") as f:
-            if callable(data):
-                data(f)
-            else:
-                f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)

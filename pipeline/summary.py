@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pipeline.job import RunSummary
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics, total
 from pipeline.promise import PromiseError
@@ -34,6 +33,44 @@ class RunWork:
     dollars_per_1000: float = 0.0
     retries: int | None = 0
     wasted_tokens: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended. Row counts and `values` are the whole committed output's, `model_calls` those of this run alone.
+
+    complete: every planned row is committed, and no bad file stands against it (see `on_bad_file`).
+    rows_in = rows_ok + rows_error.
+    rows_dropped: rows that earlier runs committed of inputs that are gone or changed since.
+    tokens_per_step, slots_per_step: see per_step.
+    unloadable: why model or tokenizer cannot be loaded, where all that was given up was given up for that.
+    values: found values by output column.
+    docs_per_second, dollars_per_1000: of the run that did the work (read from metrics.json where this one did none).
+    failures: units that stay uncommitted, and bad files, each one line with URI and reason.
+    """
+
+    complete: bool
+    output: str
+    rows_in: int
+    rows_ok: int
+    rows_error: int
+    values: Mapping[str, int]
+    model_calls: int
+    docs_per_second: float
+    tokens_per_step: float
+    slots_per_step: float
+    dollars_per_1000: float
+    units: int
+    seconds: float
+    failures: tuple[str, ...] = ()
+    rows_dropped: int = 0
+    unloadable: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; the `metrics` are left out (they are in metrics.json)."""
+        facts = {name: getattr(self, name) for name in self.__slots__ if name != "metrics"}
+        return facts | {"values": dict(self.values), "failures": list(self.failures)}
 
 
 def work_of(

@@ -20,7 +20,7 @@ from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.serial import decode_serial
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, Prompting, SettingsError
 from hpd_core.slots import SlotTokens
-from hpd_core.trie import Node, TokenTrie, insert, spellings
+from hpd_core.trie import LongValue, Node, TokenTrie, insert, spellings
 from tests.core.test_exactness import WAYS, assert_equal, settings_of
 from tests.core.tiny import CONFIGS, STOP_IDS, VOCABULARY, prompts_of
 from tests.core.tiny_folder import write_tiny_model
@@ -207,6 +207,7 @@ def test_a_value_that_could_never_be_written_whole_is_refused_before_decoding(sp
     long = Schema("s", (Attribute("A", values=("x" * 28,)), Attribute("B", values=("x" * 29,))))
     encoder = PromptEncoder.from_spec(spec)
     encoder.encode(Document("x", long.select(["A"])))
+    assert encoder.long_values(long) == [LongValue("B", "x" * 29, 31)]
     with pytest.raises(PromptError, match=r"closed value 'x+' of 'B' takes 31 tokens.*max_value_tokens is 30"):
         encoder.encode(Document("x", long))
     free = replace(spec, settings=replace(spec.settings, closed_values="free"))

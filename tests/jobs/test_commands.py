@@ -28,13 +28,15 @@ from hpd_core.source import ModelNotFoundError
 from jobs.cli import app
 from pipeline.compose import compose
 from pipeline.config import load_config
-from pipeline.job import Event, JobError, JobSpec, Progress, RunSummary
+from pipeline.events import Event, Progress
+from pipeline.job import JobError, JobSpec
 from pipeline.lease import OutputHeldError
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.record import UnitRecord
 from pipeline.resume import open_run
 from pipeline.storage import Storage, StorageError, StoreUnavailableError
+from pipeline.summary import RunSummary
 
 JOB = """
 text: {template: "{{ title }}"}

@@ -98,7 +98,7 @@ class WordEncoder:
 @pytest.fixture
 def words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpd_core.prompt.PromptEncoder", WordEncoder)
-    monkeypatch.setattr("jobs.plan.check_present", lambda model: None)
+    monkeypatch.setattr("jobs.described.check_present", lambda model: None)
     monkeypatch.setattr("pipeline.prepare.check_machine", lambda job: None)
 
 

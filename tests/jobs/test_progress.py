@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from jobs.progress import LINE_EVERY, LogFormat, RunLog, lines, note, shown
-from pipeline.job import Event, JobError, Progress
+from pipeline.events import Event, Progress
+from pipeline.job import JobError
 
 STATE = Progress(
     Event.COMMITTED,

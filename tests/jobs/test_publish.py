@@ -16,10 +16,13 @@ from typer.testing import CliRunner
 import pipeline.drive
 from jobs.cli import app
 from pipeline.compact import compact
+from pipeline.job import JobError
 from pipeline.lease import LEASE
 from pipeline.manifest import OutputFolder
+from pipeline.published import PUBLISHED, read_published
 from pipeline.run import run
 from pipeline.storage import Storage
+from pipeline.verify import verify
 from tests.pipeline.helpers import inline, job, output_table, shards, write
 from tests.pipeline.holding import QUICK, holding
 
@@ -81,8 +84,102 @@ def test_an_output_that_has_grown_appends_what_is_new(out: Path, tmp_path: Path)
     assert [row["id"] for row in rows(out)] == [*range(80), 900]
 
 
+def tables_of(out: Path) -> dict[str, int]:
+    """{table: files} that the output says are published."""
+    return {f"{t.table} of {t.catalog}": len(t.files) for t in read_published(OutputFolder(str(out), Storage()))}
+
+
+def merged(out: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["compact", str(out), "--target-mib", "1024"])
+    return result.exit_code, result.output
+
+
+def test_what_a_table_points_to_is_not_merged_and_what_comes_later_is(out: Path, tmp_path: Path) -> None:
+    publish(out, "--create")
+    before = rows(out)
+    code, text = merged(out)
+    assert (
+        code == 0 and f"6 file(s) stay as they are: the Iceberg table {TABLE} of catalog local points to them" in text
+    )
+    assert "7 files" in text and "-> 7 files" in text and rows(out) == before
+    for number in (8, 9):
+        write(tmp_path / f"in/part-{number}.parquet", {"id": [number * 100], "title": [f"new {number}"]})
+    write(tmp_path / "in/part-0000a.parquet", {"id": [700], "title": ["between"]})
+    assert run(job(tmp_path, tmp_path / "in")).complete
+    assert merged(out)[0] == 0
+    names = sorted(path.name for path in (out / "data").iterdir())
+    # The empty file was never published: it is merged with what stands beside it; no merged file spans published ones.
+    assert len(names) == 6 + 2 and sum("merged" in name for name in names) == 1
+    assert verify(OutputFolder(str(out), Storage()), Storage()).findings == ()
+    assert publish(out) == (0, f"{TABLE}: 2 files, 3 rows appended\n")
+    assert [row["id"] for row in rows(out)] == [*range(80), 700, 800, 900]
+
+
+def test_a_table_that_is_gone_lets_files_go(out: Path) -> None:
+    publish(out, "--create")
+    code, text = publish(out, "--withdraw")
+    assert code == 2 and f"table {TABLE} still points to 6 file(s) of {out}" in text and tables_of(out)
+    # Its own rows in its own file: the snapshot before still points to ours.
+    table(out).overwrite(pa.Table.from_pylist(rows_of(out), schema=table(out).schema().as_arrow()))
+    assert publish(out, "--withdraw")[0] == 2
+    from pyiceberg.catalog import load_catalog
+
+    load_catalog("local", **properties(out)).drop_table(TABLE)
+    assert publish(out, "--withdraw") == (0, f"{TABLE}: 6 files let go\n") and tables_of(out) == {}
+    assert publish(out, "--withdraw") == (0, f"{TABLE}: 0 files let go\n") and not (out / LEASE).exists()
+    code, text = merged(out)
+    assert code == 0 and "stay as they are" not in text and "-> 1 files" in text
+    assert publish(out, "--create") == (0, f"{TABLE}: created, 1 files, 80 rows appended\n")
+
+
+def test_a_run_that_would_remove_published_files_is_refused(out: Path, tmp_path: Path) -> None:
+    publish(out, "--create")
+    before = rows(out)
+    write(tmp_path / "in/part-0001.parquet", {"id": [1], "title": ["changed"]})
+    with pytest.raises(JobError, match=f"3 of its data files would be removed.*{TABLE} of catalog local.*--withdraw"):
+        run(job(tmp_path, tmp_path / "in"))
+    assert (out / "_SUCCESS").exists() and rows(out) == before
+    (tmp_path / "in/part-0001.parquet").unlink()
+    with pytest.raises(JobError, match="3 of its data files would be removed"):
+        run(job(tmp_path, tmp_path / "in", allow_mixed=True))
+    assert rows(out) == before
+
+
+def test_the_note_is_there_before_the_table_points_to_a_file(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyiceberg.table import Table
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "add_files", killed)
+        assert publish(out, "--create")[0] == 130
+    assert tables_of(out) == {f"{TABLE} of local": 6} and "6 file(s) stay" in merged(out)[1]
+    assert publish(out, "--withdraw") == (0, f"{TABLE}: 6 files let go\n")
+
+
+def test_what_an_older_version_published_is_noted_by_publishing_again(out: Path) -> None:
+    publish(out, "--create")
+    (out / PUBLISHED).unlink()
+    assert publish(out) == (0, f"{TABLE}: nothing to append: it has them\n")
+    assert tables_of(out) == {f"{TABLE} of local": 6}
+
+
+def test_verify_names_a_published_file_that_is_not_the_outputs_any_more(out: Path) -> None:
+    publish(out, "--create")
+    path = out / PUBLISHED
+    path.write_text(path.read_text().replace("part-0000-", "part-lost-"))
+    found = verify(OutputFolder(str(out), Storage()), Storage()).findings
+    assert len(found) == 3 and all(
+        f"the Iceberg table {TABLE} of catalog local points to it" in f.message for f in found
+    )
+    path.write_text('{"tables": [{}]}')
+    assert any("published.json" in str(f) for f in verify(OutputFolder(str(out), Storage()), Storage()).findings)
+
+
 def test_rows_that_would_stand_twice_are_refused(out: Path, tmp_path: Path) -> None:
     publish(out, "--create")
+    (out / PUBLISHED).unlink()  # by hand, or of an older version
     compact(OutputFolder(str(out), Storage()), most=2**30)
     code, text = publish(out)
     assert code == 2 and "has 6 file(s)" in text and "does not list any more" in text

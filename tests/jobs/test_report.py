@@ -97,17 +97,17 @@ def test_storage_options_are_those_of_the_configuration_with_set_over_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr("jobs.report.Storage", lambda options: given.append(options) or Storage({}))
+    monkeypatch.setattr("jobs.options.Storage", lambda options: given.append(options) or Storage({}))
     config = tmp_path / "job.yaml"
     config.write_text("text: {template: x}\nschemas: {default: x}\noutput: {storage: {key: a}}\n")
     options = (folder / "run0", "--config", config, "--set", "output.storage={key: b}")
     facts_of(tmp_path / "out", *options)
     facts_of(tmp_path / "out", *options[:3])
-    assert given == [{"key": "b"}, {"key": "a"}]
+    assert given == [{}, {"key": "b"}, {}, {"key": "a"}]  # of the input, of the output
     result = ask(tmp_path / "out", *options[:3], "--set", "output.storag={}")
     assert result.exit_code == 2 and "unknown key 'storag'" in result.output
     result = ask(tmp_path / "out", folder / "run0", "--set", "output.storage={}")
-    assert result.exit_code == 2 and "give both" in result.output
+    assert result.exit_code == 2 and "give --config" in result.output
 
 
 def test_without_a_price_there_is_no_curve(folder: Path, tmp_path: Path) -> None:

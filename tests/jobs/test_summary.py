@@ -8,9 +8,10 @@ from rich.console import Console
 
 import pipeline.drive
 from jobs.summary import _shown, figures, first_rows, row_table
-from pipeline.job import OutputOptions, RunSummary
+from pipeline.job import OutputOptions
 from pipeline.reader import CatalogReader
 from pipeline.run import run
+from pipeline.summary import RunSummary
 from pipeline.text import TextTemplate
 from tests.pipeline.fakes import PRODUCT
 from tests.pipeline.helpers import inline, job, write

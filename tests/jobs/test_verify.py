@@ -76,3 +76,9 @@ def test_storage_options_come_from_the_job_file(out: Path, tmp_path: Path) -> No
     assert CliRunner().invoke(app, ["verify", str(out), "--config", str(config)]).exit_code == 0
     result = CliRunner().invoke(app, ["verify", str(out), "--config", str(config), "--set", "input.storag={}"])
     assert result.exit_code == 2 and "storage" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "compact"])
+def test_an_override_without_a_configuration_is_refused(out: Path, command: str) -> None:
+    result = CliRunner().invoke(app, [command, str(out), "--set", "output.storage.anon=true"])
+    assert result.exit_code == 2 and "--set output.storage.anon=true: there is no configuration" in result.stderr

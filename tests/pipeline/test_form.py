@@ -7,6 +7,7 @@ import datetime as dt
 import os
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pipeline.findings import OutputVerdict, Verification
 from pipeline.form import cast, stored_form
 from pipeline.job import JobError, JobSpec, OutputOptions
 from pipeline.manifest import OutputFolder
+from pipeline.partitions import _differs
 from pipeline.prepare import prepare
 from pipeline.run import run
 from pipeline.storage import Storage
@@ -216,10 +218,79 @@ def test_a_layout_that_cannot_be_mirrored_is_refused(tmp_path: Path) -> None:
         prepare(job(tmp_path, tmp_path / "both", output_options=HIVE))
 
 
-def test_a_column_that_contradicts_its_folder_fails_its_unit(tmp_path: Path) -> None:
-    write(tmp_path / "in/size=7/a.parquet", {"title": ["x", "y"], "size": ["7", "8"]})
+@pytest.mark.parametrize(
+    ("folder", "values", "is_known"),
+    [
+        ("size=7", ["7", "8"], True),
+        ("size=7", ["8", "8"], True),
+        ("size=7", ["7", None], True),
+        ("size=7", [None, None], True),
+        ("size=__HIVE_DEFAULT_PARTITION__", ["7", None], True),
+        ("size=7", ["", "8"], False),  # the least may be the beginning of a longer one, and so be "7"
+        ("size=7", ["7", "7"], None),
+        ("size=__HIVE_DEFAULT_PARTITION__", [None, None], None),
+        (f"size={'7' * 200}", ["7" * 200] * 2, None),
+        ("size=light%2Fblue", ["light/blue"] * 2, None),
+    ],
+)
+def test_a_column_that_contradicts_its_folder_is_refused_where_the_footer_tells_and_else_fails_its_unit(
+    tmp_path: Path, folder: str, values: list[str | None], is_known: bool | None
+) -> None:
+    """is_known: None where there is no contradiction."""
+    table = {"title": ["x", "y"], "size": pa.array(values, pa.string())}
+    write(tmp_path / f"in/{folder}/a.parquet", table)
+    spec = job(tmp_path, tmp_path / "in", output_options=HIVE)
+    if is_known:
+        with pytest.raises(JobError, match=r"layout hive: .*a\.parquet: its column 'size' does not hold"):
+            prepare(spec)
+        prepare(job(tmp_path, tmp_path / "in", output_options=OutputOptions(columns=("title",), layout="hive")))
+        prepare(job(tmp_path, tmp_path / "in"))
+        return
+    summary = run(spec)
+    assert summary.complete is (is_known is None)
+    assert summary.complete or "its column 'size' is not '7' in every row" in summary.failures[0]
+
+
+def test_what_statistics_leave_out_is_found_by_the_values(tmp_path: Path) -> None:
+    path = tmp_path / "in/size=7/a.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"title": ["x", "y"], "size": ["7", "8"]}), path, write_statistics=False)
     summary = run(job(tmp_path, tmp_path / "in", output_options=HIVE))
     assert not summary.complete and "its column 'size' is not '7' in every row" in summary.failures[0]
+
+
+@pytest.mark.parametrize(("least", "most"), [("x" * 64, "x" * 63 + "y"), ("x" * 100, "x" * 100)])
+def test_statistics_that_a_writer_has_cut_prove_nothing(least: str, most: str) -> None:
+    statistics = SimpleNamespace(has_null_count=True, null_count=0, has_min_max=True, min=least, max=most)
+    assert not _differs(statistics, "x" * 100)  # type: ignore[arg-type]
+    assert _differs(statistics, "x" * 30) and _differs(statistics, "y" * 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("brand=x", "the attribute 'Brand' would be the output column 'brand', and a folder is called brand="),
+        ("Brand=x", "the attribute 'Brand' would be the output column 'brand', and a folder is called Brand="),
+        ("hpd_status=ok", "the row column 'hpd_status' would be the output column 'hpd_status', and a folder"),
+        ("size=7/size=8", r"lies in folders of \['size', 'size'\], two of which are one to readers"),
+        ("Size=7/size=8", r"lies in folders of \['Size', 'size'\], two of which"),
+    ],
+)
+def test_folders_that_no_output_can_have_are_refused_before_the_start(
+    tmp_path: Path, folder: str, message: str
+) -> None:
+    write(tmp_path / f"in/{folder}/a.parquet", {"title": ["x"]})
+    kept = OutputOptions(columns=("title",), layout="hive")  # the input's own column of that name does not go on
+    with pytest.raises(JobError, match=f"output.layout hive: .*{message}"):
+        prepare(job(tmp_path, tmp_path / "in", output_options=kept))
+    prepare(job(tmp_path, tmp_path / "in", output_options=OutputOptions(columns=("title",))))
+
+
+def test_a_key_that_is_written_with_escapes_is_lowered_as_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "in/%43olour=Red/a.parquet", {"title": ["x"]})
+    assert run(job(tmp_path, tmp_path / "in", output_options=OutputOptions(layout="hive", profile="athena"))).complete
+    [path] = (tmp_path / "out/data").rglob("*.parquet")
+    assert path.parent.name == "colour=Red" and check(tmp_path).findings == ()
 
 
 def test_both_together(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pipeline import lease as leases
+from pipeline.events import Event, Progress
 from pipeline.holder import Holder
-from pipeline.job import Event, JobError, JobSpec, Progress
+from pipeline.job import JobError, JobSpec
 from pipeline.lease import LEASE, LeaseLostError, OutputHeldError, Pace, held
 from pipeline.manifest import OutputFolder
 from pipeline.run import run

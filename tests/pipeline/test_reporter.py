@@ -10,8 +10,8 @@ from hpd_core.rows import Counts
 from pipeline import exports, metric_names
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import Receipt
+from pipeline.events import Event, Progress
 from pipeline.exports import ActorExports, DriverExports
-from pipeline.job import Event, Progress
 from pipeline.manifest import UnitRecord
 from pipeline.metric_names import ACTOR, ALL, COUNTS, DRIVER, Exported, MetricKind
 from pipeline.metrics import Metrics

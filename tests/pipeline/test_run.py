@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from pipeline.job import Event, Progress
+from pipeline.events import Event, Progress
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
 from pipeline.storage import Storage

@@ -64,7 +64,7 @@ def _killed_at_the_rename(path: str) -> None:
 def test_without_hard_links_a_killed_writer_leaves_no_object_and_blocks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.storage._CLAIM_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.local_files._CLAIM_SECONDS", 0.2)
     path = tmp_path / "x.bin"
     writer = multiprocessing.get_context("fork").Process(target=_killed_at_the_rename, args=(str(path),))
     writer.start()
@@ -134,3 +134,42 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     assert STORAGE.absolute("out/") == str(tmp_path / "out")
     assert Storage().absolute("s3://bucket/a b/") == "s3://bucket/a b"
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ("a/../b.parquet", "b.parquet"),
+        ("a/./b//c.parquet", "a/b/c.parquet"),
+        ("a/b/../../c", "c"),
+        ("link/x.parquet", "link/x.parquet"),  # a link keeps its name: what is behind `current` may change
+        ("link/../x.parquet", "deep/x.parquet"),  # as `cat` has it: the parent of the folder that the link is to
+        ("link/sub/../x.parquet", "link/x.parquet"),
+        ("a/..b/c..", "a/..b/c.."),
+        ("a/*/../b", "a/*/../b"),
+    ],
+)
+def test_a_local_path_has_one_name(tmp_path: Path, given: str, means: str) -> None:
+    (tmp_path / "deep/er/sub").mkdir(parents=True)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "deep/er")
+    assert STORAGE.absolute(f"{tmp_path}/{given}") == f"{tmp_path}/{means}"
+    if "*" not in given and "/b" not in given:
+        assert os.path.realpath(f"{tmp_path}/{given}") == os.path.realpath(f"{tmp_path}/{means}")
+
+
+def test_a_path_with_steps_back_finds_the_same_files_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("in/x.parquet", "work/notes"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"x")
+    monkeypatch.chdir(tmp_path / "work")
+    [file] = STORAGE.find("../in")
+    assert file == STORAGE.find(str(tmp_path / "in"))[0] == STORAGE.stat("../in/x.parquet")
+    assert STORAGE.find("../in/*.parquet") == STORAGE.find(f"file://{tmp_path}/work/../in/") == [file]
+    assert file.uri == str(tmp_path / "in/x.parquet") and STORAGE.absolute("/..") == "/"
+
+
+def test_steps_back_in_a_key_are_the_stores_own() -> None:
+    assert STORAGE.absolute("memory://a/../b") == "memory:///a/../b"

@@ -22,17 +22,18 @@ from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
 from hpd_core.supported import UnsupportedModelError
-from pipeline.job import JobError
+from pipeline.job import ClusterUnavailableError, JobError
 from pipeline.lease import LeaseError
 from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
 
 #: What may go away by itself, so that the same command is to be tried again.
-_PASSING = (StoreUnavailableError, ModelUnavailableError, LeaseError)
+_PASSING = (StoreUnavailableError, ModelUnavailableError, LeaseError, ClusterUnavailableError)
 #: Errors that say what the user must change.
 _TO_MEND = (
     JobError,
+    ClusterUnavailableError,
     LeaseError,
     StorageError,
     SettingsError,

@@ -18,6 +18,10 @@ class JobError(ValueError):
     """A job that cannot be started as it is described: configuration, input, schema or a pool that does not fit."""
 
 
+class ClusterUnavailableError(RuntimeError):
+    """Ray did not come up; the same command may succeed later."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowFault:
     """A row that is not decoded, and why. `status` is `no_text` or `error`."""

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobs.console import exit_of
 from pipeline import drive
 from pipeline.commit import Receipt
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
@@ -87,22 +88,26 @@ def test_a_pool_that_does_not_fit_leaves_no_trace(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "message"),
+    ("address", "error", "message", "code"),
     [
-        (None, PermissionError(13, "Permission denied", "/h/.ray"), "cannot be started here: .*/h/.ray.*HOME"),
-        ("10.0.0.1:6379", ConnectionError("no answer"), "Ray at 10.0.0.1:6379 cannot be reached: no answer"),
+        (None, PermissionError(13, "Permission denied", "/h/.ray"), "cannot be started here: .*/h/.ray.*HOME", 2),
+        ("10.0.0.1:6379", ConnectionError("no answer"), "Ray at 10.0.0.1:6379 cannot be reached: no answer", 2),
+        ("10.0.0.1:6379", RuntimeError("Version mismatch"), "Ray at 10.0.0.1:6379 cannot be used: Version mismatch", 2),
+        (None, Exception("The current node timed out"), "did not come up here, too busy .*: The current node timed", 4),
+        (None, RuntimeError("no process"), "did not come up here, too busy a machine perhaps: no process", 4),
     ],
 )
 def test_a_ray_that_does_not_come_up_is_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, error: OSError, message: str
+    monkeypatch: pytest.MonkeyPatch, address: str | None, error: Exception, message: str, code: int
 ) -> None:
     def refuse(**_: object) -> None:
         raise error
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", refuse)
-    with pytest.raises(JobError, match=message), cluster(address, 1, Pool()):
+    with pytest.raises(Exception, match=message) as caught, cluster(address, 1, Pool()):
         pass
+    assert exit_of(caught.value) == code
 
 
 def test_units_too_large_for_the_object_store_are_refused_before_anything_is_read(

@@ -19,11 +19,11 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoMo
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import checkpoint, selfcheck, sizing, source, supported
+from hpd_core import checkpoint, quantization, selfcheck, sizing, source, supported
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
 from hpd_core.selfcheck import DensePlan
-from hpd_core.settings import ModelSpec
+from hpd_core.settings import ModelSpec, Quantization
 from hpd_core.supported import UnsupportedModelError
 
 ATTENTION = "hyper_parallel"
@@ -82,8 +82,8 @@ AttentionInterface.register(ATTENTION, _hyper_parallel_attention)
 class Model:
     """A decoder-only model of transformers, ready to run steps."""
 
-    def __init__(self, hf: Any, *, long_context: bool = False) -> None:
-        """long_context: see ModelSpec."""
+    def __init__(self, hf: Any, *, long_context: bool = False, rounds_activations: bool = False) -> None:
+        """long_context: see ModelSpec. rounds_activations: see `quantization.Kind`; a wider tolerance of the check."""
         refuse(hf.config)
         self.context = source.context_length(hf.config, long_context=long_context)
         if long_context:
@@ -94,11 +94,13 @@ class Model:
         self.hf = hf.eval()
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
+        self._rounds_activations = rounds_activations
         self._carried: Plan | None = None
 
     @classmethod
     def load(cls, spec: ModelSpec, *, device: str = "auto") -> Model:
-        """Loads weights: safetensors or GGUF (dequantised by transformers), and merges the spec's adapter into them.
+        """Loads weights: safetensors or GGUF (dequantised by transformers), merges the spec's adapter into them and
+        quantises what comes of it as the spec asks.
 
         device: `auto`, `cpu`, `cuda:0` … Raises UnsupportedModelError before any weight is read where the configuration
         tells, and after a few forward passes over a dozen tokens where only they do.
@@ -108,10 +110,14 @@ class Model:
         refuse(config)
         where = device_named(device)
         dtype = dtype_named(spec.dtype, where)
+        name, on_gpu = str(dtype).removeprefix("torch."), where.type == "cuda"
+        quantization.check(spec, dtype=name, on_gpu=on_gpu)
+        quantization.check_installed(spec)
         if Path(files.path).is_dir():
-            free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
-            name = str(dtype).removeprefix("torch.")
-            checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
+            free = torch.cuda.mem_get_info(where)[0] if on_gpu else sizing.free_memory()
+            # Weights come whole into the memory of the machine, and leave it quantised, one layer after another.
+            stored = spec.quantization if on_gpu else Quantization.NONE
+            checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where), quantization=stored)
         with _in_silence(), source.explained(files):
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
@@ -123,7 +129,12 @@ class Model:
             from hpd_core import adapter  # peft takes seconds to import
 
             hf = adapter.merged(hf, folder_of(spec.adapter))
-        model = cls(hf.to(where), long_context=spec.long_context)
+        if spec.quantization is not Quantization.NONE:
+            from hpd_core.quantize import quantize  # torchao takes seconds to import
+
+            quantize(hf, spec, where)
+        rounded = quantization.rounds_activations(spec.quantization)
+        model = cls(hf.to(where), long_context=spec.long_context, rounds_activations=rounded)
         model.check()
         return model
 
@@ -177,6 +188,7 @@ class Model:
             context=self.context,
             device=self.device,
             dtype=self.dtype,
+            rounds_activations=self._rounds_activations,
         )
 
     @contextmanager

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from hpd_core import source
 from hpd_core.model import Model, device_named, dtype_named
+from hpd_core.quantize import weight_bytes
 from hpd_core.settings import AUTO, DecoderSpec, DecodeSettings
 from hpd_core.sizing import ROWS, Measured, free_memory
 
@@ -37,8 +38,8 @@ def measure(spec: DecoderSpec, *, device: str = "auto", threads: int | None = No
     dtype = dtype_named(spec.model.dtype, where)
     with torch.device("meta"):
         hf = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=spec.model.trust_remote_code)
-        weights = sum(p.numel() for p in hf.parameters())
-    free = int(_free(where) / sharing) - weights * dtype.itemsize
+        weights = weight_bytes(hf, spec.model.quantization, dtype)
+    free = int(_free(where) / sharing) - weights
     return _measured(config, where, dtype, free, spec.settings)
 
 

@@ -53,12 +53,20 @@ def rounds_activations(quantization: Quantization) -> bool:
     return quantization in KINDS and KINDS[quantization].rounds_activations
 
 
-def check(spec: ModelSpec, *, dtype: str, on_gpu: bool) -> None:
-    """Raises SettingsError where weights of `spec` in `dtype` cannot be quantised as it asks, on a GPU or a CPU."""
+def check(spec: ModelSpec, *, dtype: str, on_gpu: bool, gpus: float = 1) -> None:
+    """Raises SettingsError where weights of `spec` in `dtype` cannot be quantised as it asks.
+
+    on_gpu: on one, or on a CPU. gpus: several where the model is to be spread over them.
+    """
     kind = KINDS.get(spec.quantization)
     if kind is None:
         return
     asked = f"model {spec.name!r}: quantization {spec.quantization.value}"
+    if gpus > 1:
+        raise SettingsError(
+            f"{asked} is for a model on one GPU, and this one is to be spread over several; quantised it may fit one: "
+            "pool.gpus 1"
+        )
     if kind.cuda and not on_gpu:
         raise SettingsError(f"{asked} needs a CUDA device: {kind.cuda}. On a CPU take int8-weight-only")
     if dtype not in kind.dtypes:

@@ -50,7 +50,8 @@ class DensePlan:
         """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
         self.layers.append(layer)
         self.bytes_per_token += key[0].nbytes + value[0].nbytes
-        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), self.sees, scale, softcap)
+        sees = self.sees.to(query.device)  # of a layer on another device, where the model is spread over several
+        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), sees, scale, softcap)
 
 
 #: ids [T], positions [T], plan -> logits [T, vocabulary] of every token.

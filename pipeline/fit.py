@@ -58,7 +58,8 @@ def check_machine(job: JobSpec) -> None:
     Raises `JobError`, ModelNotFoundError or SettingsError.
     """
     model = job.decoder.model
-    quantization.check(model, dtype=model.dtype, on_gpu=job.pool.gpus > 0 or job.pool.device == "cuda")
+    on_gpu = job.pool.gpus > 0 or job.pool.device == "cuda"
+    quantization.check(model, dtype=model.dtype, on_gpu=on_gpu, gpus=job.pool.gpus)
     ray = sys.modules.get("ray")
     if job.ray_address is not None or (ray is not None and ray.is_initialized()):
         return

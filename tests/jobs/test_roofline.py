@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from jobs.costs.roofline import MEMORY_SHARE, Workload, estimate, estimates, least_seconds, told
-from jobs.costs.shapes import ModelShape, model_shapes
 from pipeline.checked import ConfigError
 from pipeline.prices import MachinePrice, machine_prices
+from pipeline.shapes import ModelShape, model_shapes
 
 SHAPES = model_shapes()
 GPUS = {name: machine for name, machine in machine_prices().items() if machine.memory_bytes}
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_said_with_numbers() -> None:
 
 
 def test_a_shape_that_lacks_a_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.costs.shapes.shipped", lambda _: {"half": {"hidden": 8}})
+    monkeypatch.setattr("pipeline.shapes.shipped", lambda _: {"half": {"hidden": 8}})
     with pytest.raises(ConfigError, match=r"conf/shapes\.yaml: half: .* missing"):
         model_shapes()
 

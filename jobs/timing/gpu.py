@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +36,7 @@ from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
 from hpd_core.serial import decode_serial
 from hpd_core.settings import DecodeSettings
+from hpd_core.slots import SlotTokens
 from pipeline.shapes import ModelShape, model_shapes
 
 SHAPES = ("qwen3-1.7b", "qwen3-8b")
@@ -116,13 +118,23 @@ def oracle(model: Model, plan: Plan) -> dict[str, Any]:
     tokens = same = slots_same = slots = 0
     worst = 0.0
     for found, taught, truth in zip(free, forced, expected, strict=True):
-        largest = max(1.0, max(float(slot.logits.abs().max()) for slot in truth))
+        largest = max(1.0, max(float(_logits(slot).abs().max()) for slot in truth))
         for one, other, real in zip(found, taught, truth, strict=True):
+            ours, theirs = _logits(other), _logits(real)
             slots, slots_same = slots + 1, slots_same + (one.ids == real.ids)
             tokens += len(real.ids)
-            same += int((other.logits.argmax(-1).cpu() == torch.tensor(real.ids)).sum())
-            worst = max(worst, float((other.logits.double() - real.logits.double()).abs().max()) / largest)
+            same += int((ours.argmax(-1).cpu() == torch.tensor(real.ids)).sum())
+            worst = max(worst, float((ours.double() - theirs.double()).abs().max()) / largest)
     return {"tokens": tokens, "agreement": same / tokens, "slots": slots, "equal_slots": slots_same, "worst": worst}
+
+
+def _logits(slot: SlotTokens) -> torch.Tensor:
+    assert slot.logits is not None  # both decoders were told to keep them
+    return slot.logits
+
+
+def _checked(shape: ModelShape, dtype: torch.dtype, device: torch.device, plan: Plan) -> dict[str, Any]:
+    return oracle(random_model(shape, dtype, device), plan)
 
 
 def timed(run: Callable[[], None], repeat: int, device: torch.device) -> float:
@@ -183,7 +195,7 @@ def engines(model: Model, plan: Plan, prompts: Sequence[Prompt]) -> dict[str, Ca
     for cache in ("", "static"):
         for batch in plan.batches:
             name = f"ar, batch {batch}{', static cache' if cache else ''}"
-            found[name] = lambda batch=batch, cache=cache: _generate(model, plan, prompts, batch, cache)
+            found[name] = partial(_generate, model, plan, prompts, batch, cache)
     return found
 
 
@@ -253,20 +265,20 @@ def main(
         ("oracle", _TINY if tiny else _SMALL, torch.float32),
         ("agreement", shapes[0], torch.bfloat16),
     ):
-        found = report.attempt(part, lambda s=shape, d=dtype: oracle(random_model(s, d, where), checks))
+        found = report.attempt(part, partial(_checked, shape, dtype, where, checks))
         if found:
             about = {"model": shape.name, "dtype": str(dtype).removeprefix("torch.")}
             report.facts[part] = about | found
             report.write(output)
         _free(where)
     for shape in shapes:
-        model = report.attempt(shape.name, lambda s=shape: random_model(s, torch.bfloat16, where))
+        model = report.attempt(shape.name, partial(random_model, shape, torch.bfloat16, where))
         if model is None:
             continue
         prompts = plan.prompts(shape.vocabulary)
         rates = report.facts["speed"][shape.name] = {}
         for engine, run in engines(model, plan, prompts).items():
-            took = report.attempt(f"{shape.name}, {engine}", lambda r=run: timed(r, plan.repeat, where))
+            took = report.attempt(f"{shape.name}, {engine}", partial(timed, run, plan.repeat, where))
             if took:
                 rates[engine] = len(prompts) / took
                 report.write(output)  # what is known is kept, should the device be taken back

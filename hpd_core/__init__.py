@@ -1,5 +1,7 @@
 """Hyper-Parallel Decoding: every value of every stacked document grows at once (arXiv 2604.26209)."""
 
+import logging
+
 from hpd_core.schema import Attribute, Document, Schema, ValueType
 from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, ModelSpec, PromptTemplate, Visibility
 
@@ -17,6 +19,11 @@ __all__ = [
     "ValueType",
     "Visibility",
 ]
+
+# transformers imports torchao wherever it is installed, and every process would tell which of its kernels for other
+# devices it could not load.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 def __getattr__(name: str) -> object:

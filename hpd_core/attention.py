@@ -10,7 +10,7 @@ is written and which cells it reads. Two twins run it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -82,6 +82,8 @@ class StepPlan:
     """One forward pass. Index arithmetic happens here, never inside a layer.
 
     order: [T] place of every row of the step in the reads' grids, laid one after another.
+
+    Made on the device that the step begins on; a model whose layers are spread over several takes it along (`on`).
     """
 
     layout: Layout
@@ -93,6 +95,29 @@ class StepPlan:
     fast: bool = True
     _bias: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
     _prefix_bias: dict[tuple[int, int, int], Tensor | None] = field(default_factory=dict)
+    _home: StepPlan | None = None
+    _elsewhere: dict[torch.device, StepPlan] = field(default_factory=dict)
+
+    def on(self, device: torch.device) -> StepPlan:
+        """The plan with its numbers on `device`, copied once per step. The slabs' facts stay where they are, so biases
+        are made at home and then copied; KV lies where its layer does."""
+        if device == self.order.device:
+            return self
+        if device not in self._elsewhere:
+            self._elsewhere[device] = replace(
+                self,
+                writes=tuple(replace(w, rows=w.rows.to(device), cells=w.cells.to(device)) for w in self.writes),
+                reads=tuple(_moved(read, device) for read in self.reads),
+                order=self.order.to(device),
+                prefix_reads=tuple(
+                    replace(p, rows=p.rows.to(device), positions=p.positions.to(device)) for p in self.prefix_reads
+                ),
+                _bias={},
+                _prefix_bias={},
+                _home=self,
+                _elsewhere={},
+            )
+        return self._elsewhere[device]
 
     def attend(
         self,
@@ -110,17 +135,20 @@ class StepPlan:
         query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. Writes key and value first, so
         that rows of one step see each other where the visibility says so.
         """
-        for write in self.writes:
+        here = self.on(query.device)
+        for write in here.writes:
             if len(write.rows) == len(key):  # all rows, in their order
                 write.slab.write(layer, write.cells, key, value)
             else:
                 write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
         run = attend_fast if self.fast else attend_plain
-        return run(query, value.shape[-1], layer=layer, plan=self, scale=scale, window=window, softcap=softcap)
+        return run(query, value.shape[-1], layer=layer, plan=here, scale=scale, window=window, softcap=softcap)
 
     def bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor:
         """[documents, 1, width * group, columns] additive mask of read `number`, made once per window."""
         key = (number, window, group)
+        if key not in self._bias and self._home is not None:
+            self._bias[key] = self._home.bias(number, window, group, dtype).to(self.order.device)
         if key not in self._bias:
             read = self.reads[number]
             sees = mask.visible(read.queries, _keys(read), self.layout, self.visibility, window)
@@ -140,6 +168,13 @@ class StepPlan:
             whole = bool(sees.all())
             self._prefix_bias[key] = None if whole else mask.bias(sees, dtype).repeat_interleave(group, 0)[None, None]
         return self._prefix_bias[key]
+
+
+def _moved(read: Read, device: torch.device) -> Read:
+    blocks = read.blocks if isinstance(read.blocks, slice) else read.blocks.to(device)
+    rows, cells, grid = (t.to(device) for t in (read.rows, read.cells, read.grid))
+    queries = Tokens(*(t.to(device) for t in read.queries))
+    return replace(read, blocks=blocks, rows=rows, cells=cells, grid=grid, queries=queries)
 
 
 def _keys(read: Read) -> Tokens:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import supported
-from hpd_core.settings import SettingsError
+from hpd_core.quantization import KINDS
+from hpd_core.settings import Quantization, SettingsError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: Files of pickled weights, which run whatever code they hold when they are read.
@@ -72,18 +73,29 @@ def parameters(folder: Path) -> int:
     return sum(_in_file(file) for file in _weights(folder))
 
 
-def check_memory(name: str, folder: Path, dtype: str, free: int, *, where: str, copies: int = 1) -> None:
+def check_memory(
+    name: str,
+    folder: Path,
+    dtype: str,
+    free: int,
+    *,
+    where: str,
+    copies: int = 1,
+    quantization: Quantization = Quantization.NONE,
+) -> None:
     """Raises SettingsError with the numbers where `copies` of the weights in `dtype` need more than `free` bytes, and
     what `parameters` raises.
 
-    where: the memory meant, as in "this machine". KV and activations come on top and are not counted.
+    where: the memory meant, as in "this machine". KV and activations come on top and are not counted. quantization:
+    how the weights lie there; of embeddings and head, which are not quantised, too little is counted.
     """
-    count = parameters(folder)
-    needed = count * _BYTES[dtype]
+    count, kind = parameters(folder), KINDS.get(quantization)
+    needed = int(count * (kind.bytes_per_weight if kind else _BYTES[dtype]))
+    dtype = f"{dtype}, {quantization.value}" if kind else dtype
     if needed * copies <= free:
         return
     times = f" for each of {copies} actors, {_gib(needed * copies)} in all," if copies > 1 else ""
-    less = "; model.dtype bfloat16 takes half" if _BYTES[dtype] == 4 else ""
+    less = "; model.dtype bfloat16 takes half" if dtype == "float32" else ""
     fewer = "; fewer actors (pool) take less" if copies > 1 else ""
     raise SettingsError(
         f"model {name!r} does not fit: its {count / 1e6:,.0f} million parameters take {_gib(needed)} in {dtype}{times} "

@@ -220,7 +220,8 @@ def with_confidence(spec: DecoderSpec, settings: ConfidenceSettings) -> DecoderS
 def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a calibration is bound to, out of `DecoderSpec.as_dict()`: whatever moves the log-probabilities of values.
 
-    How long documents may be and how they are packed do not; precision moves them too little to matter.
+    How long documents may be and how they are packed do not; precision moves them too little to matter, quantised
+    weights do not.
     """
     model, settings = facts["model"], facts["settings"]
     return {
@@ -234,6 +235,7 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
         "closed_values": settings.get("closed_values"),  # None where they are free, as before there was a choice
         "absent_margin": settings.get("absent_margin"),  # likewise
         "document_block": settings.get("document_block"),
+        "quantization": model.get("quantization"),  # likewise
     }
 
 

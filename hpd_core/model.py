@@ -19,11 +19,12 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoMo
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import checkpoint, selfcheck, sizing, source, supported
+from hpd_core import checkpoint, quantization, selfcheck, sizing, source, supported
 from hpd_core.attention import Plan
 from hpd_core.recipe import folder_of
 from hpd_core.selfcheck import DensePlan
-from hpd_core.settings import ModelSpec
+from hpd_core.settings import ModelSpec, Quantization
+from hpd_core.spread import SPREAD, free_by_gpu, is_spread, spread
 from hpd_core.supported import UnsupportedModelError
 
 ATTENTION = "hyper_parallel"
@@ -82,8 +83,8 @@ AttentionInterface.register(ATTENTION, _hyper_parallel_attention)
 class Model:
     """A decoder-only model of transformers, ready to run steps."""
 
-    def __init__(self, hf: Any, *, long_context: bool = False) -> None:
-        """long_context: see ModelSpec."""
+    def __init__(self, hf: Any, *, long_context: bool = False, rounds_activations: bool = False) -> None:
+        """long_context: see ModelSpec. rounds_activations: see `quantization.Kind`; a wider tolerance of the check."""
         refuse(hf.config)
         self.context = source.context_length(hf.config, long_context=long_context)
         if long_context:
@@ -94,24 +95,29 @@ class Model:
         self.hf = hf.eval()
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
+        self._rounds_activations = rounds_activations
+        self._spread = is_spread(hf)
         self._carried: Plan | None = None
 
     @classmethod
     def load(cls, spec: ModelSpec, *, device: str = "auto") -> Model:
-        """Loads weights: safetensors or GGUF (dequantised by transformers), and merges the spec's adapter into them.
+        """Loads weights: safetensors or GGUF (dequantised by transformers), merges the spec's adapter into them and
+        quantises what comes of it as the spec asks.
 
-        device: `auto`, `cpu`, `cuda:0` … Raises UnsupportedModelError before any weight is read where the configuration
-        tells, and after a few forward passes over a dozen tokens where only they do.
+        device: `auto`, `cpu`, `cuda:0` …, `spread` for all GPUs that this process sees. Raises UnsupportedModelError
+        before any weight is read where the configuration tells, and after a few forward passes over a dozen tokens
+        where only they do; SettingsError where the weights do not fit or cannot be quantised there.
         """
         files = source.locate(spec)
         config = source.load_config(files)
         refuse(config)
         where = device_named(device)
         dtype = dtype_named(spec.dtype, where)
+        name = str(dtype).removeprefix("torch.")
+        quantization.check(spec, dtype=name, on_gpu=where.type == "cuda", gpus=2 if device == SPREAD else 1)
+        quantization.check_installed(spec)
         if Path(files.path).is_dir():
-            free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
-            name = str(dtype).removeprefix("torch.")
-            checkpoint.check_memory(spec.name, Path(files.path), name, free, where=str(where))
+            _check_memory(spec, Path(files.path), name, device, where)
         with _in_silence(), source.explained(files):
             hf = AutoModelForCausalLM.from_pretrained(
                 files.path,
@@ -123,7 +129,13 @@ class Model:
             from hpd_core import adapter  # peft takes seconds to import
 
             hf = adapter.merged(hf, folder_of(spec.adapter))
-        model = cls(hf.to(where), long_context=spec.long_context)
+        if spec.quantization is not Quantization.NONE:
+            from hpd_core.quantize import quantize  # torchao takes seconds to import
+
+            quantize(hf, spec, where)
+        hf = spread(hf) if device == SPREAD else hf.to(where)
+        rounded = quantization.rounds_activations(spec.quantization)
+        model = cls(hf, long_context=spec.long_context, rounds_activations=rounded)
         model.check()
         return model
 
@@ -138,6 +150,8 @@ class Model:
 
     def _forward(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:
         self._carried = plan
+        if self._spread:  # the last hidden states lie on another GPU, and an index on the CPU is taken everywhere
+            rows = rows.cpu()
         try:
             result = self.hf(
                 input_ids=ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows, plan=plan
@@ -177,6 +191,7 @@ class Model:
             context=self.context,
             device=self.device,
             dtype=self.dtype,
+            rounds_activations=self._rounds_activations,
         )
 
     @contextmanager
@@ -207,6 +222,19 @@ class Model:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 
+def _check_memory(spec: ModelSpec, folder: Path, dtype: str, device: str, where: torch.device) -> None:
+    """Raises SettingsError with the numbers where the weights in `folder` do not fit to where they go."""
+    if device == SPREAD:
+        by_gpu = free_by_gpu()
+        free, place = sum(by_gpu.values()), f"{len(by_gpu)} GPUs together"
+    else:
+        free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
+        place = str(where)
+    # Weights come whole into the memory of the machine, and leave it quantised, one layer after another.
+    stored = spec.quantization if where.type == "cuda" else Quantization.NONE
+    checkpoint.check_memory(spec.name, folder, dtype, free, where=place, quantization=stored)
+
+
 @contextmanager
 def _in_silence() -> Iterator[None]:
     """Without transformers' bar over the weights, which takes a second and is no progress of anybody's work."""
@@ -220,7 +248,9 @@ def _in_silence() -> Iterator[None]:
 
 
 def device_named(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU where there is one, `spread` begins on the first of several."""
+    if name == SPREAD:
+        return torch.device("cuda:0")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 

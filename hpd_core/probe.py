@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from hpd_core import source
 from hpd_core.model import Model, device_named, dtype_named
+from hpd_core.quantize import weight_bytes
 from hpd_core.settings import AUTO, DecoderSpec, DecodeSettings
 from hpd_core.sizing import ROWS, Measured, free_memory
+from hpd_core.spread import SPREAD, free_by_gpu
 
 #: Bytes of different weights that are multiplied in turn. A model's own do not stay in the processor's cache either.
 _BEYOND_CACHE = 256 * 2**20
@@ -37,8 +39,10 @@ def measure(spec: DecoderSpec, *, device: str = "auto", threads: int | None = No
     dtype = dtype_named(spec.model.dtype, where)
     with torch.device("meta"):
         hf = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=spec.model.trust_remote_code)
-        weights = sum(p.numel() for p in hf.parameters())
-    free = int(_free(where) / sharing) - weights * dtype.itemsize
+        weights = weight_bytes(hf, spec.model.quantization, dtype)
+    # Spread over several, each GPU holds its part of every token's KV: the fullest one decides.
+    by_gpu = free_by_gpu() if device == SPREAD else {0: _free(where)}
+    free = int(len(by_gpu) * min(by_gpu.values()) / sharing) - weights
     return _measured(config, where, dtype, free, spec.settings)
 
 

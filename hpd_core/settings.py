@@ -74,6 +74,22 @@ class Prompting(StrEnum):
     PLAIN = "plain"
 
 
+class Quantization(StrEnum):
+    """How the weights of linear layers are stored, embeddings and LM head apart; see docs/models.md."""
+
+    NONE = "none"
+    #: 8 bits, one scale per output row; products in the model's dtype.
+    INT8_WEIGHT_ONLY = "int8-weight-only"
+    #: The same, and activations in 8 bits too, one scale per token; products of integers.
+    INT8_DYNAMIC = "int8-dynamic"
+    #: 4 bits, one scale per group of 32.
+    INT4_WEIGHT_ONLY = "int4-weight-only"
+    #: 8-bit floats, weights and activations, one scale per output row and per token. CUDA only.
+    FLOAT8_DYNAMIC = "float8-dynamic"
+    #: 4-bit normal floats of bitsandbytes. CUDA only.
+    NF4_WEIGHT_ONLY = "nf4-weight-only"
+
+
 class Stub(StrEnum):
     """What of an attribute's key stands before its value."""
 
@@ -144,6 +160,8 @@ class ModelSpec:
         it otherwise than it was trained is refused (see `recipe.py`).
     long_context: of two sets of RoPE factors (longrope: Phi-3-128k, Phi-4-mini), False takes those for short texts and
         cuts documents to their length, True those for long texts, for every document of a job.
+    quantization: how the weights of linear layers are stored once they are loaded and an adapter is merged; embeddings
+        and LM head stay in `dtype`. Needs the extra `quantization`.
     template: wording that suits the model, for whoever gives none; None for the default one.
     notice: terms that whoever loads the model is told, such as the licence of its training data; see recipe.notice_of.
     """
@@ -157,6 +175,7 @@ class ModelSpec:
     trust_remote_code: bool = False
     long_context: bool = False
     adapter: str = ""
+    quantization: Quantization = Quantization.NONE
     template: PromptTemplate | None = None
     notice: str = ""
 
@@ -168,6 +187,10 @@ class ModelSpec:
         if not isinstance(self.notice, str):
             raise SettingsError(f"model notice {self.notice!r}: must be a text")
         object.__setattr__(self, "prompting", Prompting(self.prompting))
+        kinds = [kind.value for kind in Quantization]
+        if self.quantization not in kinds:
+            raise SettingsError(f"model quantization {self.quantization!r}: must be one of {', '.join(kinds)}")
+        object.__setattr__(self, "quantization", Quantization(self.quantization))
         if not self.name:
             object.__setattr__(self, "name", self.source)
 
@@ -314,6 +337,8 @@ class DecoderSpec:
             facts["model"].pop(key)
         if not self.model.long_context:  # as before there was any: old outputs can be resumed
             facts["model"].pop("long_context")
+        if self.model.quantization is Quantization.NONE:  # likewise
+            facts["model"].pop("quantization")
         from hpd_core import recipe, source  # they build on this file
 
         # Where weights and adapters lie does not decide answers, what is in them does.

@@ -19,7 +19,9 @@ from jobs.options import (
     Folder,
     Inputs,
     LayoutName,
+    ModelDtype,
     Overrides,
+    QuantizationName,
     Threads,
     ValueTokens,
     VisibilityName,
@@ -78,6 +80,8 @@ def benchmark(
     ] = None,
     max_value_tokens: ValueTokens = None,
     decode: Decoding = None,
+    quantization: QuantizationName = None,
+    dtype: ModelDtype = None,
     threads: Threads = None,
     dollars_per_hour: Annotated[
         float | None, typer.Option(min=0, help=f"Price of the machine; {_MACHINE} of conf/prices.yaml otherwise.")
@@ -101,7 +105,10 @@ def benchmark(
         if input or set_:
             raise JobError("--input and --set belong to --config")
         data = read_benchmark(dataset)
-        spec = decoder_spec(model or DEFAULT_MODEL, layout, visibility, max_value_tokens, None, decode)
+        name = model or DEFAULT_MODEL
+        spec = decoder_spec(
+            name, layout, visibility, max_value_tokens, None, decode, quantization=quantization, dtype=dtype
+        )
         shape = dataset_shape(data, dataset.name, limit, seed, keep_repeats=keep_repeats)
     else:
         if how is Lengths.GOLD:
@@ -112,6 +119,8 @@ def benchmark(
             "--visibility": visibility,
             "--max-value-tokens": max_value_tokens,
             "--decode": decode,
+            "--quantization": quantization,
+            "--dtype": dtype,
         }
         unused = [name for name, value in given.items() if value is not None]
         if unused:

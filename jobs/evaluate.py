@@ -22,7 +22,9 @@ from jobs.options import (
     GroundingName,
     LayoutName,
     Limit,
+    ModelDtype,
     ModelName,
+    QuantizationName,
     Threads,
     Thresholds,
     ValueTokens,
@@ -63,6 +65,8 @@ def evaluate(
     calibrated: Calibrated = False,
     calibration: CalibrationFile = None,
     threshold: Thresholds = None,
+    quantization: QuantizationName = None,
+    dtype: ModelDtype = None,
     threads: Threads = None,
     json_: AsJson = False,
 ) -> None:
@@ -75,7 +79,9 @@ def evaluate(
     if declared and not declared.keys() & benchmark.schemas.keys():
         raise JobError(f"--schemas: declares none of the categories of {dataset}, as {next(iter(benchmark.schemas))!r}")
     benchmark = benchmark.with_schemas(declared)
-    spec = decoder_spec(model, layout, visibility, max_value_tokens, grounding, decode)
+    spec = decoder_spec(
+        model, layout, visibility, max_value_tokens, grounding, decode, quantization=quantization, dtype=dtype
+    )
     sure = confidence_settings(calibrated, calibration, threshold)
     sure.check_names(a.name for schema in benchmark.schemas.values() for a in schema)
     if sure != ConfidenceSettings() and decoder != "hpd":

@@ -12,7 +12,7 @@ import typer
 from hpd_core import recipe
 from hpd_core.examples import Sampling
 from hpd_core.recipe import Recipe
-from hpd_core.settings import Layout, Prompting, Stub, Visibility
+from hpd_core.settings import Layout, Prompting, Quantization, Stub, Visibility
 from jobs.console import command, output, run_alone, say_notices
 from jobs.options import (
     AsJson,
@@ -115,6 +115,10 @@ def finetune(
         raise JobError("--document-block: is for --decoder hpd; the control is plain causal text")
     block = document_block or (1 if decoder == "ar" else DOCUMENT_BLOCK)
     spec = decoder_spec(model, layout, visibility, max_value_tokens, None, [f"document_block={block}"])
+    if spec.model.quantization is not Quantization.NONE:
+        raise JobError(
+            f"--model {model}: quantised weights ({spec.model.quantization.value}) are not trained; quantise the result"
+        )
     if recipe.recipe_of(spec.model) is not None:
         raise JobError(f"--model {model}: is fine-tuned already; train from its base model")
     spec = replace(spec, model=replace(spec.model, prompting=prompting), template=replace(recipe.COMPACT, stub=stub))

@@ -11,7 +11,16 @@ import typer
 
 from hpd_core import recipe
 from hpd_core.confidence import AUTO, ConfidenceSettings
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, SettingsError, Visibility, did_you_mean
+from hpd_core.settings import (
+    DecoderSpec,
+    DecodeSettings,
+    Grounding,
+    Layout,
+    Quantization,
+    SettingsError,
+    Visibility,
+    did_you_mean,
+)
 from hpd_core.source import check_present
 from pipeline.config import load_config
 from pipeline.job import JobError
@@ -71,6 +80,11 @@ Decoding = Annotated[
     list[str] | None,
     typer.Option("--decode", metavar="KEY=VALUE", help="Any other key of `decode` in a job; may be repeated."),
 ]
+QuantizationName = Annotated[
+    str | None,
+    typer.Option("--quantization", help="none | int8-weight-only | int8-dynamic | int4-weight-only | …: of weights."),
+]
+ModelDtype = Annotated[str | None, typer.Option("--dtype", help="auto | float32 | bfloat16 | float16.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Torch threads; its own default otherwise.")]
 
 
@@ -118,19 +132,31 @@ def decoder_spec(
     max_value_tokens: int | None,
     grounding: str | None = None,
     others: Sequence[str] | None = None,
+    *,
+    quantization: str | None = None,
+    dtype: str | None = None,
 ) -> DecoderSpec:
     """The spec of command-line words; what is not given is the fine-tuned model's own, or the default.
 
-    others: `KEY=VALUE` of further decode settings; values are YAML.
+    others: `KEY=VALUE` of further decode settings; values are YAML. quantization, dtype: of the model, in place of its
+    entry's.
 
     Raises JobError or SettingsError for what does not exist.
     """
-    words = (("layout", layout, Layout), ("visibility", visibility, Visibility), ("grounding", grounding, Grounding))
+    words = (
+        ("layout", layout, Layout),
+        ("visibility", visibility, Visibility),
+        ("grounding", grounding, Grounding),
+        ("quantization", quantization, Quantization),
+    )
     for name, given, allowed in words:
         known = [member.value for member in allowed]
         if given is not None and given not in known:
             raise JobError(f"--{name} {given}: must be one of {', '.join(known)}")
     spec = model_spec(model)
+    if quantization is not None:
+        spec = replace(spec, quantization=Quantization(quantization))
+    spec = replace(spec, dtype=dtype or spec.dtype)
     check_present(spec)
     base = recipe.decoder_spec(spec)
     own = base.settings

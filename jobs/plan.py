@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from hpd_core.quantization import KINDS
 from jobs.console import command, output, run_alone
 from jobs.costs.planning import AssumedPace, assumed, check_decoder, describe, given, measured, shown
-from jobs.costs.runs import read_runs
+from jobs.costs.roofline import ROOF_SHARE, TOKENS_PER_VALUE, WIDTH, Workload, estimates, told
+from jobs.costs.runs import MeasuredRun, read_runs
 from jobs.costs.sampling import draw_rows
 from jobs.described import described
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, OutputFolder, Overrides
 from pipeline.closed_lists import check_lists, has_lists
 from pipeline.job import JobError
+from pipeline.metrics import total
 from pipeline.prepare import Prepared
+from pipeline.prices import read_prices
+from pipeline.shapes import model_shapes
 from pipeline.storage import Storage
 
 
@@ -33,6 +40,16 @@ def plan(
     throughput: Annotated[
         float | None, typer.Option(min=1e-9, help="Rows per second of the whole job, where no run was measured.")
     ] = None,
+    roofline: Annotated[
+        bool, typer.Option("--roofline", help="Also: what data sheets allow larger models on GPUs, by arithmetic.")
+    ] = False,
+    tokens_per_value: Annotated[
+        float | None,
+        typer.Option(min=1, help=f"For --roofline; that of --run otherwise, else {TOKENS_PER_VALUE:g}, an assumption."),
+    ] = None,
+    roof_share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="For --roofline: share of the roof that is reached, an assumption.")
+    ] = ROOF_SHARE,
     json_: AsJson = False,
 ) -> None:
     """Estimate a job without running it. Loads the tokenizer, no weights; writes nothing.
@@ -56,14 +73,51 @@ def plan(
         else:
             pace = assumed(job.units.documents_per_second)
         facts = describe(prepared, asked.start, sample, seed, pace)
+        if roofline:
+            facts["roofline"] = _roofline(prepared, sample, runs, tokens_per_value, roof_share)
         out.finish(facts)
-        for line in shown(facts):
+        for line in [*shown(facts), *(told(facts["roofline"]) if roofline else ())]:
             out.console.print(line, highlight=False, markup=False, soft_wrap=True)
     asked.say_files()
     asked.end()
 
 
-def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, object]:
+def _roofline(
+    prepared: Prepared,
+    sample: Mapping[str, Any],
+    runs: Sequence[MeasuredRun],
+    tokens_per_value: float | None,
+    share: float,
+) -> dict[str, Any]:
+    """Every model of conf/shapes.yaml on every GPU of conf/prices.yaml, with this job's documents and quantisation."""
+    decoder, prices = prepared.job.decoder, read_prices()
+    counted = total(run.metrics for run in runs).decode if runs else None
+    if tokens_per_value is not None:
+        generated, source = tokens_per_value, "--tokens-per-value"
+    elif counted is not None and counted.slots:
+        generated, source = max(1.0, counted.generated_tokens / counted.slots), "counted in --run"
+    else:
+        generated, source = TOKENS_PER_VALUE, "an assumption"
+    prefix, prompt, slots = (sample[f"{n}_per_document"] for n in ("prefix_tokens", "prompt_tokens", "attributes"))
+    work = Workload(prefix, prompt, slots, generated, decoder.settings.max_value_tokens)
+    kind = KINDS.get(decoder.model.quantization)
+    return {
+        "work": asdict(work),
+        "generated_from": source,
+        "weights": f"weights {decoder.model.quantization.value}" if kind else "weights in 16 bits",
+        "share": share,
+        "prices": prices.origin,
+        "rows": estimates(
+            model_shapes().values(),
+            prices.machines.values(),
+            work,
+            each=kind.bytes_per_weight if kind else WIDTH,
+            share=share,
+        ),
+    }
+
+
+def _sample(prepared: Prepared, rows: int, seed: int) -> dict[str, Any]:
     """Raises `JobError` where the input has no row, or none of those drawn can be used."""
     if not prepared.plan.rows:
         raise JobError("the input has no rows: there is nothing to estimate")

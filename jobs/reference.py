@@ -57,7 +57,7 @@ class Section:
     note: str = ""
 
 
-_WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "long_context", "adapter")
+_WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "long_context", "adapter", "quantization")
 _COLUMNS = ("keep", "confidence", "statuses", "raw", "spans", "layout", "profile")
 _DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name != "prefix_cache_mib")
 SECTIONS = (

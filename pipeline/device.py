@@ -18,7 +18,8 @@ def device_name(decoder: Decoder, device: str, threads: int) -> str:
     own = str(getattr(getattr(decoder, "model", None), "device", device))
     torch = sys.modules.get("torch")
     if own.startswith("cuda") and torch is not None:
-        return str(torch.cuda.get_device_name(own))
+        several = f"{torch.cuda.device_count()} x " if device == "spread" else ""
+        return f"{several}{torch.cuda.get_device_name(own)}"
     return f"{processor()}, {threads} thread{'s' if threads != 1 else ''}"
 
 

@@ -35,7 +35,7 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
         decode=DecodeStage(
             decoder=job.decoder,
             columns=prepared.columns,
-            device=job.pool.device,
+            device=job.pool.model_device,
             threads=job.pool.threads,
             pack_documents=job.pack_documents,
             deadline_seconds=job.pack_deadline_seconds,

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 
+from hpd_core import quantization
 from hpd_core.sizing import free_memory
 from hpd_core.source import check_loadable
 from pipeline.job import JobError, JobSpec, Pool
@@ -50,15 +51,20 @@ def _mib(size: float) -> str:
 
 
 def check_machine(job: JobSpec) -> None:
-    """Where this process is going to start a Ray of its own, checks before anything is written whether the pool fits
-    and the model can be unpacked here. The GPUs are known only once Ray runs.
+    """Checks before anything is written whether the model can be quantised as it is asked to, and, where this process
+    is going to start a Ray of its own, whether the pool fits and the model can be unpacked here. The GPUs are known
+    only once Ray runs.
 
     Raises `JobError`, ModelNotFoundError or SettingsError.
     """
+    model = job.decoder.model
+    on_gpu = job.pool.gpus > 0 or job.pool.device == "cuda"
+    quantization.check(model, dtype=model.dtype, on_gpu=on_gpu, gpus=job.pool.gpus)
     ray = sys.modules.get("ray")
     if job.ray_address is not None or (ray is not None and ray.is_initialized()):
         return
     check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
     if job.encoder_factory is None:
+        quantization.check_installed(model)
         free = free_memory() if not job.pool.gpus else None  # a GPU's own memory: seen in the actor
-        check_loadable(job.decoder.model, copies=job.pool.max_size, free=free)
+        check_loadable(model, copies=job.pool.max_size, free=free)

@@ -100,7 +100,7 @@ class Pool:
     """Actors and what each takes. None of this is in the fingerprint, `threads` apart (see `pipeline.resume.resolve`).
 
     min_size, max_size: bounds of the actor pool.
-    cpus, gpus: Ray resources of one actor.
+    cpus, gpus: Ray resources of one actor. More than one GPU: the layers of its model are spread over them.
     threads: torch threads of one actor; 0 means as many as its CPUs.
     device: `auto` | `cpu` | `cuda`.
     max_retries: further tries of a unit whose actor died, before the unit is halved.
@@ -126,11 +126,21 @@ class Pool:
             raise JobError(f"pool: threads and max_retries must not be negative: {self}")
         if self.read_cpus <= 0 or self.commit_cpus <= 0:
             raise JobError("pool: read_cpus and commit_cpus must be positive")
+        if self.gpus > 1 and (self.gpus != int(self.gpus) or self.device == "cpu"):
+            raise JobError(
+                f"pool: gpus {self.gpus:g} of one actor, device {self.device}: a model is spread over a whole number "
+                "of GPUs, and not on a CPU"
+            )
         if len({self.read_cpus, self.cpus, self.commit_cpus}) < 3:
             raise JobError(
                 f"pool: read_cpus {self.read_cpus}, cpus {self.cpus} and commit_cpus {self.commit_cpus} must differ: "
                 "Ray fuses stages whose requests agree"
             )
+
+    @property
+    def model_device(self) -> str:
+        """Where an actor puts its model: `spread` over its GPUs where it has several."""
+        return "spread" if self.gpus > 1 else self.device
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,4 +55,4 @@ def _ask(job: JobSpec) -> Measured:
 
 
 def _probe(prober: Prober, spec: DecoderSpec, pool: Pool) -> Measured:
-    return prober(spec, pool.device, pool.threads, sharers(pool, os.cpu_count() or 1))
+    return prober(spec, pool.model_device, pool.threads, sharers(pool, os.cpu_count() or 1))

@@ -19,8 +19,8 @@ class MachinePrice:
     """What one machine costs. `source` says who says so and begins with "assumption" where nobody does.
 
     dollars_per_hour: on demand. spot: where it may be taken away. own: of a machine that is bought, with power and
-    upkeep, over its life. flops, bytes_per_second: the most that its data sheet promises of dense 16-bit products and
-    of memory, both None where no data sheet says so.
+    upkeep, over its life. flops, bytes_per_second, memory_bytes: the most that its data sheet promises of dense 16-bit
+    products, the rate and the size of its memory, None where no data sheet says so. sheet: which one, and of when.
     """
 
     name: str
@@ -31,6 +31,8 @@ class MachinePrice:
     own: float | None = None
     flops: float | None = None
     bytes_per_second: float | None = None
+    memory_bytes: float | None = None
+    sheet: str = ""
 
     @property
     def classes(self) -> dict[str, float]:
@@ -93,7 +95,7 @@ def _entries(tree: Mapping[str, Any], section: str, kind: type[P], origin: str) 
         where = f"{origin}: {section}.{name}"
         try:
             facts: dict[str, Any] = {
-                key: str(value) if key in ("source", "date") else float(value) for key, value in entry.items()
+                key: str(value) if key in ("source", "date", "sheet") else float(value) for key, value in entry.items()
             }
             found[name] = kind(name=name, **facts)
         except (AttributeError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core.rows import Counts
+from jobs.costs.roofline import WIDTH, least_seconds
 from jobs.costs.runs import MeasuredRun
 from pipeline.job import JobError
 from pipeline.metrics import total
@@ -15,8 +16,6 @@ from pipeline.prices import HostedPrice, MachinePrice
 
 #: Tokens of an attribute's key in an answer, where no plan has counted them: an assumption.
 KEY_TOKENS = 3.0
-#: Bytes of a parameter in 16 bits.
-_BYTES = 2
 
 
 def hosted_tokens(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -113,13 +112,14 @@ def roofline(
     for machine in machines:
         if machine.flops is None or machine.bytes_per_second is None or machine.name == measured_on:
             continue
-        reading = counts.model_calls * _BYTES * (body + head) / machine.bytes_per_second
-        seconds = max(flops / machine.flops, reading) / rows
+        read = counts.model_calls * WIDTH * (body + head)
+        seconds, bound = least_seconds(flops, read, machine)
+        seconds /= rows
         found.append(
             {
                 "name": machine.name,
                 "rows_per_second": 1 / seconds,
-                "bound": "products" if flops / machine.flops > reading else "memory",
+                "bound": bound,
                 "dollars_per_hour": machine.dollars_per_hour,
                 "dollars_per_1000": seconds * 1000 * machine.dollars_per_hour / 3600,
                 "source": machine.source,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpd_core import sizing
-from hpd_core.settings import DecoderSpec
+from hpd_core.settings import DecoderSpec, Quantization
 from jobs.timing.engines import ESSENTIAL, HPD, Engine
 from jobs.timing.process import EngineFailed, Fleet, Probe, Roof, Worker
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure
@@ -131,7 +131,9 @@ def _running(fleet: Fleet) -> Callable[[Engine], Turn]:
 def _about(plan: Series, machine: Machine, ready: Ready, kept: bool) -> dict[str, Any]:
     kind = "ablations" if plan.is_ablation else "comparison"
     documents = len(plan.shape.documents)
-    how = f"{plan.repeat} rounds, {plan.lengths} lengths, {plan.spec.settings.layout}, {plan.spec.model.name}"
+    model = plan.spec.model
+    kept_as = "" if model.quantization is Quantization.NONE else f" {model.quantization.value}"
+    how = f"{plan.repeat} rounds, {plan.lengths} lengths, {plan.spec.settings.layout}, {model.name}{kept_as}"
     return {
         "kind": kind,
         "heading": f"{plan.shape.name}: {documents} documents, {how}",

@@ -25,7 +25,7 @@ from pipeline.shipped import YamlError, parse_yaml
 
 CONF = Path(str(files("conf")))
 SHIPPED = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml"))
-NOT_JOBS = ("models.yaml", "prices.yaml")
+NOT_JOBS = ("models.yaml", "prices.yaml", "shapes.yaml")
 JOBS = [name for name in SHIPPED if "/" not in name and name not in NOT_JOBS]
 SCHEMAS = [name for name in SHIPPED if name.startswith("schemas/")]
 

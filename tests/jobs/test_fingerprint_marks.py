@@ -37,6 +37,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "model": {
         "source": "somebody/another-model", "name": "mine", "revision": "v2", "dtype": "bfloat16", "prompting": "plain",
         "install": "pip install it", "trust_remote_code": True, "long_context": True, "notice": "not for sale",
+        "quantization": "int8-weight-only",
     },
     "prompt": {
         "system": "Extract.", "instruction": "Find {attributes}", "before_document": "Text:", "after_document": "End.",

@@ -241,3 +241,19 @@ def test_the_quickstarts_tokens_are_those_that_its_decoder_counts(tmp_path: Path
     assert (found["rows"], found["documents"]) == (313, 308)
     assert found["prompt_tokens_per_document"] == pytest.approx(34543 / 305, rel=0.01)
     assert found["prefix_tokens_per_document"] == pytest.approx(41.8, rel=0.02)
+
+
+@pytest.mark.usefixtures("words")
+def test_larger_models_on_gpus_are_reckoned_with_the_lengths_of_the_sample(job: list[str], plan_of: PlanOf) -> None:
+    assert "roofline" not in plan_of(job)
+    facts = plan_of(job, "--roofline")
+    roofline, sample = facts["roofline"], facts["sample"]
+    assert roofline["work"]["prompt"] == sample["prompt_tokens_per_document"]
+    assert (roofline["work"]["prefix"], roofline["work"]["generated"]) == (7, 4)
+    assert roofline["generated_from"] == "an assumption" and len(roofline["rows"]) == 6 * 7
+    longer = plan_of(job, "--roofline", "--tokens-per-value", 9, "--roof-share", 1)["roofline"]
+    assert longer["generated_from"] == "--tokens-per-value"
+    for before, after in zip(roofline["rows"], longer["rows"], strict=True):
+        assert not after["fits"] or (after["expected"] == after["at_roof"] < before["at_roof"])
+    shown = ask(job, "--roofline", "--set", "model.quantization=int8-weight-only").output
+    assert "nothing was run" in shown and "weights int8-weight-only" in shown and "does not fit: needs" in shown

@@ -176,9 +176,8 @@ def test_other_ways_are_priced_for_the_same_corpus(whole: dict[str, Any]) -> Non
     saved_each = (gpt["dollars"] - ours) / DOCUMENTS
     assert back["documents"] == pytest.approx(100 / saved_each) and whole["finetune"]["assumed"]
     roof = {row["name"]: row for row in whole["roofline"]}
-    assert (
-        set(roof) == {"gpu-l4", "gpu-h200"} and roof["gpu-h200"]["rows_per_second"] > roof["gpu-l4"]["rows_per_second"]
-    )
+    assert {"gpu-l4", "gpu-h200"} < set(roof) and all(name.startswith("gpu-") for name in roof)
+    assert roof["gpu-h200"]["rows_per_second"] > roof["gpu-l4"]["rows_per_second"]
     assert [way["dollars"] for way in whole["ways"]] == sorted(way["dollars"] for way in whole["ways"])
 
 

@@ -151,3 +151,15 @@ def test_units_that_do_not_fit_the_object_store_are_refused_with_the_numbers() -
     message = r"2 actors x 4 units x 25\.5 MiB \(the largest\) = 204\.0 MiB, and it has 200\.0 MiB\. Lower units\.bytes"
     with pytest.raises(JobError, match=message):
         check_store(Pool(max_size=2), int(25.5 * 2**20), 200 * 2**20)
+
+
+def test_several_gpus_of_an_actor_are_whole_and_hold_one_model() -> None:
+    assert Pool(gpus=2).model_device == "spread"
+    assert (Pool(gpus=1).model_device, Pool(gpus=0.5, device="cuda").model_device) == ("auto", "cuda")
+    with pytest.raises(JobError, match=r"gpus 1\.5 of one actor, device auto: a model is spread over a whole number"):
+        Pool(gpus=1.5)
+    with pytest.raises(JobError, match="gpus 2 of one actor, device cpu"):
+        Pool(gpus=2, device="cpu")
+    check_fit(Pool(cpus=1.0, max_size=2, gpus=4), cpus=8, gpus=8)
+    with pytest.raises(JobError, match="2 actors x 4 GPUs = 8 GPUs, and there are 7"):
+        check_fit(Pool(cpus=1.0, max_size=2, gpus=4), cpus=8, gpus=7)

@@ -1,0 +1,83 @@
+"""What each kind of quantised weights needs, without torch: wrong combinations are refused before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from hpd_core.settings import ModelSpec, Quantization, SettingsError
+
+#: Weights that share one scale under int4-weight-only, along a row of a matrix.
+INT4_GROUP = 32
+_TORCHAO = "pip install 'hpd-catalog[quantization]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """package: whose kernels run. install: how to get it. bytes_per_weight: with scales, those of rows left out.
+
+    dtypes: model dtypes that the kernels work with. cuda: why a GPU is needed, "" where none is. rounds_activations:
+    whether activations are rounded as well, each token by a scale of its own.
+    """
+
+    package: str
+    install: str
+    bytes_per_weight: float
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    cuda: str = ""
+    rounds_activations: bool = False
+
+
+KINDS: Mapping[Quantization, Kind] = {
+    Quantization.INT8_WEIGHT_ONLY: Kind("torchao", _TORCHAO, 1.0),
+    Quantization.INT8_DYNAMIC: Kind("torchao", _TORCHAO, 1.0, rounds_activations=True),
+    # bfloat16 scale and zero of each group. In float32 the CPU kernel has no vector code: 60 times as long (AVX2).
+    Quantization.INT4_WEIGHT_ONLY: Kind("torchao", _TORCHAO, 0.5 + 4 / INT4_GROUP, ("bfloat16",)),
+    Quantization.FLOAT8_DYNAMIC: Kind(
+        "torchao",
+        _TORCHAO,
+        1.0,
+        ("bfloat16",),
+        "8-bit floats are multiplied by GPUs of compute capability 8.9 or newer only",
+        rounds_activations=True,
+    ),
+    # Blocks of 64 with a float32 scale.
+    Quantization.NF4_WEIGHT_ONLY: Kind(
+        "bitsandbytes", "pip install bitsandbytes", 0.5 + 4 / 64, cuda="its kernels are made for CUDA"
+    ),
+}
+
+
+def rounds_activations(quantization: Quantization) -> bool:
+    return quantization in KINDS and KINDS[quantization].rounds_activations
+
+
+def check(spec: ModelSpec, *, dtype: str, on_gpu: bool, gpus: float = 1) -> None:
+    """Raises SettingsError where weights of `spec` in `dtype` cannot be quantised as it asks.
+
+    on_gpu: on one, or on a CPU. gpus: several where the model is to be spread over them.
+    """
+    kind = KINDS.get(spec.quantization)
+    if kind is None:
+        return
+    asked = f"model {spec.name!r}: quantization {spec.quantization.value}"
+    if gpus > 1:
+        raise SettingsError(
+            f"{asked} is for a model on one GPU, and this one is to be spread over several; quantised it may fit one: "
+            "pool.gpus 1"
+        )
+    if kind.cuda and not on_gpu:
+        raise SettingsError(f"{asked} needs a CUDA device: {kind.cuda}. On a CPU take int8-weight-only")
+    if dtype not in kind.dtypes:
+        raise SettingsError(f"{asked} works with dtype {' or '.join(kind.dtypes)}, not with {dtype}: set model.dtype")
+
+
+def check_installed(spec: ModelSpec) -> None:
+    """Raises SettingsError that says how to install what quantises the weights of `spec`, where it is missing."""
+    kind = KINDS.get(spec.quantization)
+    if kind is not None and find_spec(kind.package) is None:
+        raise SettingsError(
+            f"model {spec.name!r}: quantization {spec.quantization.value} needs {kind.package}, which is not "
+            f"installed: {kind.install}"
+        )

@@ -59,6 +59,14 @@ class Prepared:
         """Of every data file."""
         return self.form.schema
 
+    @property
+    def reads(self) -> pa.Schema:
+        """The input columns that rows are read with: all, or, where few are kept, those and what the text needs."""
+        inputs, kept, looked_at = self.plan.schema, self.job.output_options.columns, self.job.reader.columns()
+        if kept is None or not looked_at:
+            return inputs
+        return pa.schema([field for field in inputs if field.name in {*kept, *looked_at}])
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 class TokenizeStage:
     """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS` and `SECONDS`.
 
-    keep: input columns that go on from here, None for all: what the text alone needs may have the name of an output.
+    schema: of the input columns that are read. keep: those that go on from here, None for all: what the text alone
+    needs may have the name of an output.
     """
 
     schema: pa.Schema

@@ -43,6 +43,9 @@ class TitleReader:
         if self.column not in schema.names:
             raise ValueError(f"column {self.column!r} is not in the input")
 
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
     def facts(self) -> Mapping[str, Any]:
         return {"column": self.column}
 

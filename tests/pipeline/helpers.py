@@ -74,7 +74,7 @@ def inline(
     made = stages(prepared, fingerprint)
     actor = DecodeActor(made.decode)
     for unit in units:
-        [task] = UnitSource([unit], made.source).get_read_tasks(1)
+        [task] = UnitSource([unit], made.source, made.columns).get_read_tasks(1)
         [block] = task()
         [receipt] = Receipt.from_block(made.commit(actor(made.tokenize(block))))
         work.committed += [receipt.record] if receipt.record else []

@@ -78,10 +78,10 @@ def unreachable(monkeypatch: pytest.MonkeyPatch, *parts: str) -> None:
     """Files whose name holds one of the `parts` do not answer; all do where there is none."""
     open_ = STORAGE_OPEN
 
-    def opened(self: Storage, uri: str) -> Any:
+    def opened(self: Storage, uri: str, **how: Any) -> Any:
         if any(part in uri for part in parts):
             raise ConnectionResetError("reset")
-        return open_(self, uri)
+        return open_(self, uri, **how)
 
     monkeypatch.setattr(Storage, "open", opened)
 

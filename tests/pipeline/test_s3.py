@@ -161,10 +161,10 @@ def test_what_could_not_be_read_for_a_time_is_never_skipped(
     monkeypatch.setattr("pipeline.drive.drive", inline)
     spec = replace(job(tmp_path, shards(tmp_path / "in", 3)), on_bad_file="skip")
 
-    def failing(unit: Any, storage: Storage) -> Any:
+    def failing(unit: Any, *how: Any) -> Any:
         if "part-0001" in unit.file.uri:
             raise error
-        return read(unit, storage)
+        return read(unit, *how)
 
     from pipeline.read import read_unit as read
 

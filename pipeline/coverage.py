@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pipeline.books import Books
 from pipeline.findings import Finding, FindingKind
+from pipeline.globs import base
 from pipeline.job import JobError
 from pipeline.manifest import JOB
 from pipeline.plan import Footer, PlannedFile, read_footers
@@ -57,7 +58,7 @@ def current_inputs(books: Books, given: Sequence[str], source: Storage) -> Input
             inputs.missing = True
             continue
         for file in found:
-            inputs.now.setdefault(_base(old) + file.uri.removeprefix(_base(new)), file)
+            inputs.now.setdefault(base(old) + file.uri.removeprefix(base(new)), file)
     if unknown:  # what else lies there may never have been an input
         inputs.now = {uri: file for uri, file in inputs.now.items() if uri in files}
     return inputs
@@ -154,10 +155,3 @@ def check_inputs(books: Books, plan: Sequence[PlannedFile], inputs: Inputs, sour
             message = "is new: its rows are not in the output; run the job again to add them"
             findings.append(Finding(FindingKind.INCOMPLETE, file.uri, message))
     return findings
-
-
-def _base(uri: str) -> str:
-    """What the names of all files of an input begin with: the folder before a pattern, else the input itself."""
-    parts = uri.rstrip("/").split("/")
-    fixed = next((i for i, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
-    return "/".join(parts[:fixed])

@@ -22,11 +22,12 @@ from pipeline.units import Unit
 
 
 def stages(prepared: Prepared, fingerprint: str) -> Stages:
-    job = prepared.job
+    job, reads = prepared.job, prepared.reads
     return Stages(
         source=prepared.source,
+        columns=None if reads is prepared.plan.schema else tuple(reads.names),
         tokenize=TokenizeStage(
-            schema=prepared.plan.schema,
+            schema=reads,
             reader=job.reader,
             decoder=job.decoder,
             factory=job.encoder_factory,

@@ -31,17 +31,23 @@ def digest_of(file: IO[bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+def edges_of(metadata: pq.FileMetaData) -> list[int]:
+    """First row of each row group, and the end."""
+    sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    return list(itertools.accumulate(sizes, initial=0))
+
+
 class FileRows:
     """Rows of an open Parquet file. Ranges asked for in ascending order decode each row group once.
 
-    columns: names of those to read, None for all.
+    columns: names of those to read, all of which the file has; None for all. edges: first row of each row group, and
+    the end.
     """
 
     def __init__(self, parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> None:
         self._parquet = parquet
         self._columns = None if columns is None else list(columns)
-        sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
-        self._edges = list(itertools.accumulate(sizes, initial=0))  # first row of each row group, and the end
+        self.edges = edges_of(parquet.metadata)
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._stop = 0  # first row behind the open row group
         self._batch: pa.RecordBatch | None = None
@@ -49,7 +55,7 @@ class FileRows:
 
     @property
     def rows(self) -> int:
-        return self._edges[-1]
+        return self.edges[-1]
 
     @property
     def names(self) -> list[str]:
@@ -63,7 +69,8 @@ class FileRows:
         return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
     def take(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop) under the file's own schema; raises `ValueError` where the file has fewer."""
+        """Rows [start, stop) under the file's own schema; raises `ValueError` where the file has fewer, and `KeyError`
+        where it lacks a column."""
         if stop > self.rows:
             raise ValueError(f"rows {start}..{stop} of a file that has only {self.rows} rows")
         parts = []
@@ -73,9 +80,10 @@ class FileRows:
             part = batch.slice(first, min(stop - start, batch.num_rows - first))
             parts.append(part)
             start += part.num_rows
-        if not parts:
-            return self._parquet.schema_arrow.empty_table()
-        return pa.Table.from_batches(parts, schema=parts[0].schema)
+        schema = parts[0].schema if parts else self._parquet.schema_arrow
+        table = pa.Table.from_batches(parts, schema=schema)
+        # Parquet knows columns by dotted paths: the name "a.b" also brings the field b of a struct a.
+        return table if self._columns is None else table.select(self._columns)
 
     def _holding(self, row: int) -> pa.RecordBatch:
         """The batch that `row` is in."""
@@ -89,13 +97,13 @@ class FileRows:
 
     def _open(self, row: int) -> None:
         """Begins the row group that `row` is in."""
-        group = bisect_right(self._edges, row) - 1
+        group = bisect_right(self.edges, row) - 1
         facts = self._parquet.metadata.row_group(group)
         stride = stride_of(facts.num_rows, facts.total_byte_size)
         self._batches = self._parquet.iter_batches(
             batch_size=stride, row_groups=[group], columns=self._columns, use_threads=False
         )
-        self._at, self._stop = self._edges[group], self._edges[group + 1]
+        self._at, self._stop = self.edges[group], self.edges[group + 1]
         self._batch = self._next()
 
     def _next(self) -> pa.RecordBatch:

@@ -45,6 +45,11 @@ class RowReader(Protocol):
         """Raises `ValueError` naming the column that the template needs and the unified input `schema` lacks."""
         ...
 
+    def columns(self) -> Sequence[str] | None:
+        """Input columns that `documents` looks at, all of which `check` asks for; None where that cannot be told. Of a
+        job that keeps few columns no others are read, and `documents` may not find them."""
+        ...
+
     def facts(self) -> Mapping[str, Any]:
         """JSON-able facts that decide which text and schema a row gets; part of the job's fingerprint."""
         ...

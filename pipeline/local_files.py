@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from pipeline.globs import is_pattern
+
 #: What a filesystem without hard links answers to one.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 #: Between a claim and its rename lie milliseconds: who has not renamed after so many seconds was killed in between.
 _CLAIM_SECONDS = 10.0
-GLOB = frozenset("*?[")
 
 
 def walked(path: str) -> str:
@@ -32,7 +33,7 @@ def walked(path: str) -> str:
         if step != "..":
             done.append(step)
             continue
-        if any(GLOB & set(before) for before in done):
+        if any(is_pattern(before) for before in done):
             return path
         here = "/" + "/".join(done)
         if os.path.islink(here):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -88,9 +88,14 @@ class OutputFolder:
         except _UNREADABLE as e:
             raise StorageError(f"{self.segment(name)}: not a segment of unit manifests ({e})") from e
 
-    def read_records(self, known: Iterable[UnitRecord] = ()) -> list[UnitRecord]:
+    def read_records(
+        self, known: Iterable[UnitRecord] = (), held: dict[str, Segment] | None = None
+    ) -> list[UnitRecord]:
         """All committed units, by object name; those `known` are not read again. A record whose data file is gone does
-        not count."""
+        not count.
+
+        held: segments that were read before, by name; those that are read are added. A segment never changes.
+        """
         names, parts = self.record_names(), self.segment_names()
         there = self.data_names() if names or parts else set()
         records = {r.object: r for r in known if r.data in there}
@@ -98,14 +103,12 @@ class OutputFolder:
         with ThreadPoolExecutor(_THREADS) as threads:
             rest: dict[str, UnitRecord] = {}
             order = [*sorted(named), *sorted(parts - named)]
-            # Read side by side, and made records one after the other: those of all segments at once are large.
-            for name, raw in zip(order, threads.map(self.storage.read, map(self.segment, order)), strict=True):
-                segment = self._segment(name, raw)
-                for record in segment.records if segment else ():
+            for segment in self._segments(order, {} if held is None else held, threads):
+                for record in segment.records:
                     if record.data not in there:
                         continue
                     if record.is_merged:  # goes before one that was known before the files were merged
-                        if name in named:
+                        if segment.name in named:
                             records[record.object] = record
                     elif record.object not in records:
                         rest.setdefault(record.object, record)
@@ -113,6 +116,21 @@ class OutputFolder:
             records |= {r.object: r for r in own if r is not None and r.data in there}
         records = rest | records
         return [records[name] for name in sorted(records)]
+
+    def _segments(
+        self, names: Sequence[str], held: dict[str, Segment], threads: ThreadPoolExecutor
+    ) -> Iterator[Segment]:
+        """Segments of these names that are there, in their order; those that are not `held` are read, and are then."""
+        unread = [name for name in names if name not in held]
+        # Read side by side, and made records one after the other: those of all segments at once are large.
+        raws = zip(unread, threads.map(self.storage.read, map(self.segment, unread)), strict=True)
+        for name in names:
+            if name not in held:
+                segment = self._segment(*next(raws))
+                if segment is None:
+                    continue
+                held[name] = segment
+            yield held[name]
 
     def _named(self) -> set[str]:
         """Names of the segments that job.json lists."""
@@ -122,14 +140,15 @@ class OutputFolder:
         except (KeyError, TypeError) as e:
             raise StorageError(f"{self.path(JOB)}: not the list of a finished job ({e!r})") from e
 
-    def forget_lost(self) -> None:
-        """Removes the records whose data file is gone, so that their units can be committed again."""
+    def forget_lost(self, held: Mapping[str, Segment] | None = None) -> None:
+        """Removes the records whose data file is gone, so that their units can be committed again. held: segments that
+        were read before, by name."""
         names, parts = self.record_names(), self.segment_names()
         there = self.data_names() if names or parts else set()
         for name in sorted(names - self._objects(there)):
             self.storage.delete(self.record(name))
         for name in sorted(parts):
-            segment = self.read_segment(name)
+            segment = (held or {}).get(name) or self.read_segment(name)
             kept = [r for r in segment.records if r.data in there] if segment else []
             if segment and len(kept) < len(segment.records):
                 self._replace_segment(segment, kept)
@@ -156,7 +175,7 @@ class OutputFolder:
         data = segment.to_parquet()
         if not self.storage.create(self.segment(segment.name), data):
             data = self.storage.read(self.segment(segment.name)) or b""
-            there = self.read_segment(segment.name)
+            there = self._segment(segment.name, data)
             if there is None or [r.as_dict() for r in there.records] != [r.as_dict() for r in segment.records]:
                 raise StorageError(f"{self.segment(segment.name)}: is there with other records")
         return {"name": segment.name, "units": len(segment.records), "sha256": hashlib.sha256(data).hexdigest()}

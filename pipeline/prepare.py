@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from typing import Any
 
 import pyarrow as pa
 
 from hpd_core import sizing
 from hpd_core.settings import DecodeSettings
+from pipeline import globs
 from pipeline.fit import check_machine
 from pipeline.form import StoredForm, stored_form
 from pipeline.job import JobError, JobSpec
@@ -60,6 +60,14 @@ class Prepared:
         """Of every data file."""
         return self.form.schema
 
+    @property
+    def reads(self) -> pa.Schema:
+        """The input columns that rows are read with: all, or, where few are kept, those and what the text needs."""
+        inputs, kept, looked_at = self.plan.schema, self.job.output_options.columns, self.job.reader.columns()
+        if kept is None or not looked_at:
+            return inputs
+        return pa.schema([field for field in inputs if field.name in {*kept, *looked_at}])
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -79,7 +87,7 @@ def prepare(job: JobSpec) -> Prepared:
     for uri in job.inputs:
         if place.startswith(source.real(uri).rstrip("/") + "/"):
             raise JobError(f"the output {output.uri} lies inside the input {uri}: a rerun would read its own output")
-        if "**" in uri and fnmatch(f"{place}data/x.parquet", source.real(uri)):
+        if globs.is_pattern(uri) and globs.may_find(source.real(uri), place):
             raise JobError(f"the input {uri} finds what is written to the output {output.uri}: take another output")
     _refuse_inside(place, job.inputs, source)
     stored = _stored(output)

@@ -20,7 +20,7 @@ from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
 from pipeline.prepare import Prepared, Start, check_start, is_current, prepare, with_settings
 from pipeline.promise import rows_committed
-from pipeline.record import UnitRecord
+from pipeline.record import Segment, UnitRecord
 from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -42,14 +42,16 @@ def run(
     """
     started = time.monotonic()
     prepared = prepare(job)
-    records = prepared.output.read_records()
+    segments: dict[str, Segment] = {}  # which are large, and read once
+    records = prepared.output.read_records(held=segments)
     start = check_start(prepared, records)
     if (summary := _finished(prepared, start)) is not None:
         return summary
     with held(prepared.output, _teller(prepared, start, started, progress)) as lease, ExitStack() as opened:
         # Another driver may have been here since.
         prepared = prepare(job) if lease.waited or not is_current(prepared) else prepared
-        start = check_start(prepared, prepared.output.read_records(() if lease.waited else records))
+        records = prepared.output.read_records(() if lease.waited else records, segments)
+        start = check_start(prepared, records)
         if (summary := _finished(prepared, start)) is not None:
             return summary
         _start_ray(prepared.job, start.todo, opened)
@@ -59,7 +61,7 @@ def run(
             prepared = _decided(prepared, start, say)
         elif job.decoder.settings.is_auto:
             say(f"as decided before: {sizing.shown(prepared.job.decoder.settings)}")
-        return _go_on(prepared, start, lease, started, progress)
+        return _go_on(prepared, start, lease, segments, started, progress)
 
 
 def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
@@ -100,9 +102,14 @@ def _decided(prepared: Prepared, start: Start, say: Callable[[str], None]) -> Pr
 
 
 def _go_on(
-    prepared: Prepared, start: Start, lease: Lease, started: float, progress: ProgressCallback | None
+    prepared: Prepared,
+    start: Start,
+    lease: Lease,
+    segments: dict[str, Segment],
+    started: float,
+    progress: ProgressCallback | None,
 ) -> RunSummary:
-    """Does what is left and finishes, as long as the lease is ours."""
+    """Does what is left and finishes, as long as the lease is ours. segments: of the output, that were read."""
     lease.confirm()  # measuring `auto` may have taken minutes
     job, output, plan = prepared.job, prepared.output, prepared.plan
     kept, dropped, todo = start.kept, start.dropped, start.todo
@@ -110,7 +117,7 @@ def _go_on(
     bad = [str(b) for b in plan.bad]
     before = output.read_json(METRICS_FILE)
     output.reopen()
-    output.forget_lost()
+    output.forget_lost(segments)
     lease.confirm()
     kept = split_out(output, kept, dropped, prepared.schema)
     apart = [record for record in dropped if record.is_merged]  # whose file is gone from here on
@@ -120,7 +127,7 @@ def _go_on(
     known = marks(output.read_json(RUN))
     if fingerprint not in known:
         raise StorageError(f"{output.uri}: another job has begun this output meanwhile")
-    kept, dropped = select(_records(output, known, [*kept, *work.committed]), plan.files)
+    kept, dropped = select(_records(output, known, [*kept, *work.committed], segments), plan.files)
     dropped = [*apart, *dropped]
     left = remaining(plan.units, kept)
     complete = not plan.unreached and _passes(job, bad) and _all_done(job, left, work.given_up)
@@ -182,9 +189,11 @@ def _watched(lease: Lease, progress: ProgressCallback | None) -> ProgressCallbac
     return show
 
 
-def _records(output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord]) -> list[UnitRecord]:
-    """Committed units with a fingerprint among the `known`; those already `read` are not read again."""
-    return [record for record in output.read_records(read) if record.fingerprint in known]
+def _records(
+    output: OutputFolder, known: Collection[str], read: Iterable[UnitRecord], segments: dict[str, Segment]
+) -> list[UnitRecord]:
+    """Committed units with a fingerprint among the `known`; those already `read`, and segments, are not read again."""
+    return [record for record in output.read_records(read, segments) if record.fingerprint in known]
 
 
 def _failures(left: list[Unit], work: Work) -> list[str]:

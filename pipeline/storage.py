@@ -21,14 +21,13 @@ from fsspec.implementations.local import LocalFileSystem
 
 from hpd_core.folders import unwritable
 from hpd_core.passing import is_passing
-from pipeline import s3
+from pipeline import globs, s3
 from pipeline.job import JobError
-from pipeline.local_files import GLOB, create, temporary_file, walked
+from pipeline.local_files import create, temporary_file, walked
 from pipeline.units import InputFile
 
 #: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
 ONE_PUT = 64 * 2**20
-PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 #: What a disk without room answers: there may be room later.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -76,18 +75,19 @@ class Storage:
         return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else self.absolute(uri)
 
     def find(self, uri: str) -> list[InputFile]:
-        """Files of an input: the file itself, those a glob matches, or the Parquet files below a folder, by name.
+        """Files of an input: the file itself, the Parquet files below a folder, or what a pattern stands for, by name.
 
-        Names that begin with '_' or '.' below the folder are bookkeeping of other tools and skipped, like every suffix
-        but Parquet's. Raises `JobError` where nothing is there.
+        Which files below a folder count: `globs.is_data`; what a pattern stands for: `globs.matched`. Raises `JobError`
+        where nothing is there.
         """
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
-            if GLOB & set(path) and not fs.exists(path):
-                found = [i for i in fs.glob(path, detail=True).values() if i["type"] == "file"]
+            if globs.is_pattern(path) and not fs.exists(path):
+                found, names = globs.matched(fs, path)
                 if not found:
-                    raise JobError(f"input {uri}: the pattern matches no file")
+                    kind = f"{names} name(s), but no Parquet file" if names else "no file"
+                    raise JobError(f"input {uri}: the pattern matches {kind}")
             else:
                 # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
                 # Consoles mark a folder by an empty object whose name ends with a slash.
@@ -98,9 +98,9 @@ class Storage:
                     kind = "holds no file" if fs.exists(path) else f"does not exist{f' ({path})' if local else ''}"
                     raise JobError(f"input {uri}: {kind}")
                 if [i["name"] for i in found] != [path.rstrip("/")]:
-                    found = [i for i in found if _is_data(i["name"].removeprefix(path).lstrip("/"))]
+                    found = [i for i in found if globs.is_data(i["name"].removeprefix(path).lstrip("/"))]
                     if not found:
-                        raise JobError(f"input {uri}: holds no Parquet file ({', '.join(PARQUET_SUFFIXES)})")
+                        raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
             files = [self._file(fs, info) for info in found]
         return sorted(files, key=lambda f: f.uri)
 
@@ -146,10 +146,14 @@ class Storage:
         prefix = path.rstrip("/") + "/"
         return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
 
-    def open(self, uri: str) -> IO[bytes]:
-        """The object opened for reading with seeks. What fails, also in a later read, is the caller's to explain."""
+    def open(self, uri: str, *, ahead: bool = True) -> IO[bytes]:
+        """The object opened for reading with seeks. What fails, also in a later read, is the caller's to explain.
+
+        ahead: False where the reader jumps about, as from column to column: s3fs would fetch 50 MiB at each jump.
+        """
         fs, path = self.at(uri)
-        return cast("IO[bytes]", fs.open(path, "rb"))
+        exact = {"cache_type": "none"} if not ahead and s3.is_s3(fs) else {}
+        return cast("IO[bytes]", fs.open(path, "rb", **exact))
 
     def read(self, uri: str) -> bytes | None:
         """Whole content, None where there is no such object. A missing bucket is an error."""
@@ -255,8 +259,3 @@ def explained(uri: str) -> Iterator[None]:
 def _cut(fs: fsspec.AbstractFileSystem) -> dict[str, int]:
     """s3fs writes an object in one PUT below two chunks."""
     return {"chunksize": ONE_PUT // 2} if s3.is_s3(fs) else {}
-
-
-def _is_data(relative: str) -> bool:
-    parts = relative.split("/")
-    return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(p.startswith(("_", ".")) for p in parts)

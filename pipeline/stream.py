@@ -32,9 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What each task and actor of a job's stream needs to know, and what all may take. source: of the units."""
+    """What each task and actor of a job's stream needs to know, and what all may take.
+
+    source: of the units. columns: that are read of them, None for all.
+    """
 
     source: Storage
+    columns: tuple[str, ...] | None
     tokenize: TokenizeStage
     decode: DecodeStage
     commit: CommitStage
@@ -130,7 +134,8 @@ def receipts(units: Sequence[Unit], stages: Stages, ledger: Any) -> Iterator[Rec
 def dataset(units: Sequence[Unit], stages: Stages, ledger: Any, names: _ActorNames) -> Dataset:
     pool = stages.pool
     whole = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
-    read = read_datasource(UnitSource(units, stages.source), num_cpus=pool.read_cpus, override_num_blocks=len(units))
+    source = UnitSource(units, stages.source, stages.columns)
+    read = read_datasource(source, num_cpus=pool.read_cpus, override_num_blocks=len(units))
     with warnings.catch_warnings():
         # What Ray 2.60 has no other way to say: restarts, retries and names of the actors of a pool.
         warnings.simplefilter("ignore", RayDeprecationWarning)

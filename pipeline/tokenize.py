@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 class TokenizeStage:
     """Block of input rows -> the same rows under the job's one input schema, with the `ENCODED_COLUMNS` and `SECONDS`.
 
-    keep: input columns that go on from here, None for all: what the text alone needs may have the name of an output.
+    schema: of the input columns that are read. keep: those that go on from here, None for all: what the text alone
+    needs may have the name of an output.
     """
 
     schema: pa.Schema
@@ -88,8 +89,8 @@ def to_columns(items: Sequence[EncodedDocument | RowFault]) -> dict[str, pa.Arra
     """The `ENCODED_COLUMNS` of `items`, one row each."""
     encoded = [i if not isinstance(i, RowFault) else None for i in items]
     faults = [i if isinstance(i, RowFault) else None for i in items]
-    pickled: dict[Schema, bytes] = {}
-    schemas = [None if e is None else pickled.setdefault(e.schema, pickle.dumps(e.schema)) for e in encoded]
+    pickled = {schema: pickle.dumps(schema) for schema in {e.schema for e in encoded if e is not None}}
+    schemas = [None if e is None else pickled[e.schema] for e in encoded]
     return {
         IDS: pa.array([None if e is None else e.ids for e in encoded], pa.large_list(pa.int32())),
         CUT: pa.array([None if e is None else e.cut for e in encoded], pa.bool_()),

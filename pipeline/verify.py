@@ -116,7 +116,7 @@ def _check_file(
         return _check_units(books, records, now, source, lambda record, of: check_data_file(books, record, of))
     uri = books.output.data(records[0].data)
     try:
-        with books.output.storage.open(uri) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
+        with books.output.storage.open(uri, ahead=False) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
             rows = FileRows(parquet)
             return _check_units(
                 books, records, now, source, lambda record, of: check_merged_unit(books, record, rows, of)
@@ -135,7 +135,7 @@ def _check_units(
         return [check(record, None) for record in records]
     kept = [books.source_of(name) for name in books.schema.names[: books.input_columns]]
     try:
-        with source.open(here.uri) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
+        with source.open(here.uri, ahead=False) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER) as parquet:
             changed = now.is_changed(file)
             there = set(parquet.schema_arrow.names)
             lost = [] if there <= set(kept) else sorted(there - set(kept))

@@ -14,6 +14,7 @@ from pipeline.plan import make_plan
 from pipeline.reader import CatalogReader
 from pipeline.schema import conform
 from pipeline.storage import Storage
+from pipeline.unit_reader import UnitReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,6 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
 
     Raises JobError for an input that cannot be read whole, and naming the column that the text needs and it lacks.
     """
-    from pipeline.read import read_unit  # ray: seconds, and not needed to refuse a wrong option
-
     storage = Storage(job.input_storage)
     plan = make_plan(job.inputs, storage, job.units, job.limit)
     if plan.bad:
@@ -46,6 +45,8 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
     left = iter(chosen)
     wanted = next(left, None)
     first = 0
+    columns = pa.schema([plan.schema.field(name) for name in reader.columns()])
+    units = UnitReader(storage, columns.names)
     for unit in plan.units:
         places = []
         while wanted is not None and wanted < first + unit.rows:
@@ -53,6 +54,7 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
             wanted = next(left, None)
         first += unit.rows
         if places:
-            table = conform(read_unit(unit, storage), plan.schema).take(pa.array(places))
+            table = conform(units.read(unit), columns).take(pa.array(places))
             for place, (category, item) in zip(places, reader.categorized(table), strict=True):
                 yield Product(unit.file.uri, unit.start + place, category, item)
+    units.close()

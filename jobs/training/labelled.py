@@ -19,9 +19,10 @@ from jobs.training.labelled_output import read_output
 from jobs.training.labelled_table import read_table
 from jobs.training.origin import notice_beside, run_of, teacher_facts
 from jobs.training.tally import Tally, one_line
+from pipeline.globs import PARQUET_SUFFIXES
 from pipeline.job import JobError
 from pipeline.resume import RUN
-from pipeline.storage import PARQUET_SUFFIXES, Storage, explained
+from pipeline.storage import Storage, explained
 
 
 class Kind(StrEnum):

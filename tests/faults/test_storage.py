@@ -103,6 +103,8 @@ def test_inputs_are_folders_globs_and_files_with_any_name(door: Storage, server:
         f"s3://{root}/a b/part 1.parquet",
         f"s3://{root}/größe=1/😀.parquet",
     ]
+    assert [f.uri for f in door.find(f"s3://{root}/*")] == uris  # files and folders directly below
+    assert [f.uri for f in door.find(f"s3://{root}/größe=*")] == [f"s3://{root}/größe=1/😀.parquet"]
     assert [f.uri for f in door.find(f"s3://{root}/{wanted[3]}")] == [f"s3://{root}/{wanted[3]}"]
     plan = make_plan([f"s3://{root} 2", f"s3://{root}/a b", f"s3://{root}/a b/*.parquet"], door, UnitCaps(), None)
     assert [f.uri for f in plan.files] == [f"s3://{root} 2/other.parquet", *uris[:2]]

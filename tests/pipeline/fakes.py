@@ -43,6 +43,9 @@ class TitleReader:
         if self.column not in schema.names:
             raise ValueError(f"column {self.column!r} is not in the input")
 
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
     def facts(self) -> Mapping[str, Any]:
         return {"column": self.column}
 
@@ -109,10 +112,8 @@ class HashDecoder:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if RAISE in text:
             raise MemoryError("this document is too much")
-        values = tuple(
-            Value(a.name, answer(text, a), ValueStatus.EXTRACTED, str(answer(text, a)), -0.5, 1)
-            for a in document.schema
-        )
+        found = [(a.name, answer(text, a)) for a in document.schema]
+        values = tuple(Value(name, value, ValueStatus.EXTRACTED, str(value), -0.5, 1) for name, value in found)
         status = RowStatus.CUT if document.cut else RowStatus.OK
         return Row(document.schema, status, values, document_tokens=len(document.ids))
 

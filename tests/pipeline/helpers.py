@@ -74,7 +74,7 @@ def inline(
     made = stages(prepared, fingerprint)
     actor = DecodeActor(made.decode)
     for unit in units:
-        [task] = UnitSource([unit], made.source).get_read_tasks(1)
+        [task] = UnitSource([unit], made.source, made.columns).get_read_tasks(1)
         [block] = task()
         [receipt] = Receipt.from_block(made.commit(actor(made.tokenize(block))))
         work.committed += [receipt.record] if receipt.record else []
@@ -84,12 +84,12 @@ def inline(
 
 
 def output_files(output: str | Path) -> list[Path]:
-    return sorted((Path(output) / "data").iterdir())
+    return sorted(path for path in (Path(output) / "data").rglob("*") if path.is_file())
 
 
 def output_table(output: str | Path) -> pa.Table:
     """All committed rows; file names sort by input file and row."""
-    return pa.concat_tables([pq.read_table(path) for path in output_files(output)])
+    return pa.concat_tables([pq.ParquetFile(path).read() for path in output_files(output)])
 
 
 def input_table(folder: Path) -> pa.Table:

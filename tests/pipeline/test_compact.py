@@ -169,7 +169,7 @@ def test_what_was_known_before_a_merge_that_was_killed_does_not_count_twice(
     assert read_books(output).records == output.read_records() == output.read_records(known)
     with monkeypatch.context() as patch:
         read = OutputFolder.read_records
-        patch.setattr(OutputFolder, "read_records", lambda self, *_: read(self, known))
+        patch.setattr(OutputFolder, "read_records", lambda self, *_, **__: read(self, known))
         assert run(spec).model_calls == 0
     assert len(output_files(tmp_path / "out")) == 1 and check(tmp_path).findings == ()
 

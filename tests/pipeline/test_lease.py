@@ -313,9 +313,9 @@ def test_a_job_that_waited_takes_no_record_for_known(
     shards(tmp_path / "in", 3, rows=20)
     read, given = OutputFolder.read_records, list[int]()
 
-    def spy(self: OutputFolder, known: Any = ()) -> Any:
+    def spy(self: OutputFolder, known: Any = (), held: Any = None) -> Any:
         given.append(len(list(known)))
-        return read(self, known)
+        return read(self, known, held)
 
     monkeypatch.setattr(OutputFolder, "read_records", spy)
     leave(output)

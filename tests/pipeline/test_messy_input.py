@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pipeline.tokenize
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
-from hpd_core.schema import Attribute, Schema, SchemaError, ValueType
+from hpd_core.schema import Attribute, Document, Schema, SchemaError, ValueType
 from hpd_core.settings import DecoderSpec
 from pipeline.compose import compose
 from pipeline.config import load_config
-from pipeline.job import JobError, OutputOptions, UnitCaps
+from pipeline.job import JobError, OutputOptions, RowFault, UnitCaps
 from pipeline.manifest import OutputFolder
 from pipeline.reader import CatalogReader
 from pipeline.run import run
@@ -198,6 +199,86 @@ def test_odd_names_may_be_kept_alone(tmp_path: Path) -> None:
     write(tmp_path / "in/a.parquet", source)
     table = extracted(tmp_path, output_options=OutputOptions(columns=("a.b", "s.t", "title")))
     assert same(table.select(["a.b", "title", "s.t"]), source.select(["a.b", "title", "s.t"]))
+
+
+@pytest.mark.parametrize(
+    ("keep", "layout"), [((), "flat"), (("id",), "hive"), (("Details", "a.b"), "flat"), (("size", "extra"), "hive")]
+)
+@pytest.mark.parametrize(
+    ("template", "looked_at"),
+    [
+        ("{{ details.maker.name }} {{ title }}", {"details", "title"}),
+        ('{{ row["Product name"] }} {{ row["a.b"] }}', {"Product name", "a.b"}),
+        ("{{ (spec | json).Colour }} {{ size }}", {"spec", "size"}),
+        ("{% for item in list %}{% set x = item %}{{ x }}{{ loop.index }}{% endfor %}", {"list"}),
+        ("{% if extra is defined and extra %}{{ extra }}{% else %}{{ title }}{% endif %}", {"extra", "title"}),
+    ],
+)
+def test_an_output_of_few_columns_is_what_reading_all_of_them_gives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    template: str,
+    looked_at: set[str],
+    keep: tuple[str, ...],
+    layout: str,
+) -> None:
+    first = {
+        "id": [1, 2, 3],
+        "Title": ["A", "B", "C"],
+        "title": ["a", None, "c"],
+        "details": [{"maker": {"name": "m", "x": 1}}, None, {"maker": None}],
+        "Details": [{"maker": 1}] * 3,
+        "a.b": ["dotted", "", None],
+        "a": [{"b": "inner"}] * 3,
+        "Product name": ["p", "q", None],
+        "spec": ['{"Colour": "red"}', "no json", None],
+        "list": [["x", "y"], [], None],
+        "list.element": [7, 8, 9],
+        "image": [b"\x00\xff"] * 3,
+    }
+    write(tmp_path / "in/size=01/a.parquet", pa.table(first))
+    write(tmp_path / "in/size=02/b.parquet", {"extra": ["e", None], "id": [4, 5]})
+    read: list[pa.Table] = []
+    conform = pipeline.tokenize.conform
+    monkeypatch.setattr("pipeline.tokenize.conform", lambda *a: (read.append(conform(*a)), read[-1])[1])
+    options = OutputOptions(columns=keep, layout=layout)
+    reader = catalog_reader(template, PRODUCT)
+    table = extracted(tmp_path, reader=reader, output_options=options, units=UnitCaps(rows=2))
+    assert {frozenset(t.column_names) for t in read} == {frozenset(looked_at | set(keep))}
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.prepare.Prepared.reads", property(lambda self: self.plan.schema))
+        spec = job(tmp_path, tmp_path / "in", reader=reader, output_options=options, units=UnitCaps(rows=2))
+        assert run(replace(spec, output=str(tmp_path / "whole"))).complete
+    assert len(read[-1].column_names) == 14
+    assert same(table, output_table(tmp_path / "whole")) and set(table.column("hpd_status").to_pylist()) >= {"ok"}
+
+
+def test_a_column_that_the_text_needs_is_missed_although_few_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"id": [1], "title": ["x"], "details": [{"x": 1}]})
+    for template, reason in (("{{ name }}", "'name' is not in the input, which has 'id'"), ("{{ details.y }}", "'y'")):
+        spec = job(tmp_path, tmp_path / "in", reader=catalog_reader(template, PRODUCT))
+        with pytest.raises(JobError, match=reason):
+            run(replace(spec, output_options=OutputOptions(columns=("id",))))
+
+
+class Anything(CatalogReader):
+    """Does not say what it looks at."""
+
+    def columns(self) -> None:
+        return None
+
+    def documents(self, table: pa.Table) -> list[Document | RowFault]:
+        return [Document(" ".join(map(str, row.values())), PRODUCT) for row in table.to_pylist()]
+
+    def check(self, schema: pa.Schema) -> None:
+        pass
+
+
+def test_a_reader_that_does_not_say_what_it_looks_at_gets_all(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"id": [1], "title": ["x"], "n": [2.5]})
+    reader = Anything(TextTemplate("{{ title }}"), {}, PRODUCT)
+    table = extracted(tmp_path, reader=reader, output_options=OutputOptions(columns=("id",)))
+    assert table.column("brand").to_pylist() == [answer("1 x 2.5", PRODUCT.attributes[0])]
 
 
 def test_what_other_tools_leave_beside_the_shards_is_not_read(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def test_an_input_inside_the_output_is_refused_and_left_alone(
         write(tmp_path / "cat" / folder / "a.parquet", {"title": ["x"]})
     (tmp_path / "link").symlink_to(tmp_path / "cat/data")
     for begun in (False, True):  # a run.json from whatever run makes the file no less somebody's input
-        with pytest.raises(JobError, match=r"cat/data/a\.parquet" if "*" in inputs else rf"{inputs} lies inside"):
+        with pytest.raises(
+            JobError, match=r"finds what is written to .*/cat" if "*" in inputs else rf"{inputs} lies inside"
+        ):
             prepare(job(tmp_path, Path(inputs), output="cat"))
         assert (tmp_path / "cat/data/a.parquet").exists() and begun == (tmp_path / "cat/run.json").exists()
         (tmp_path / "cat/run.json").write_text("{}")

@@ -78,10 +78,10 @@ def unreachable(monkeypatch: pytest.MonkeyPatch, *parts: str) -> None:
     """Files whose name holds one of the `parts` do not answer; all do where there is none."""
     open_ = STORAGE_OPEN
 
-    def opened(self: Storage, uri: str) -> Any:
+    def opened(self: Storage, uri: str, **how: Any) -> Any:
         if any(part in uri for part in parts):
             raise ConnectionResetError("reset")
-        return open_(self, uri)
+        return open_(self, uri, **how)
 
     monkeypatch.setattr(Storage, "open", opened)
 
@@ -161,10 +161,10 @@ def test_what_could_not_be_read_for_a_time_is_never_skipped(
     monkeypatch.setattr("pipeline.drive.drive", inline)
     spec = replace(job(tmp_path, shards(tmp_path / "in", 3)), on_bad_file="skip")
 
-    def failing(unit: Any, storage: Storage) -> Any:
+    def failing(unit: Any, *how: Any) -> Any:
         if "part-0001" in unit.file.uri:
             raise error
-        return read(unit, storage)
+        return read(unit, *how)
 
     from pipeline.read import read_unit as read
 

@@ -4,6 +4,7 @@ what outlives a kill reads as it would have without one."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from pipeline.run import run
 from pipeline.storage import Storage, StorageError
 from pipeline.units import InputFile, Unit
 from pipeline.verify import verify
-from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_table, shards
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_table, shards, write
 from tests.pipeline.holding import without_lease
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -210,6 +211,22 @@ def test_a_large_output_is_listed_by_segments_and_verified(spec: JobSpec, tmp_pa
     assert run(spec).model_calls == 0
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert [r.unit.start for r in folder(tmp_path).committed()] == [0, 15, 30] * 4
+
+
+def test_a_rerun_reads_each_segment_once_and_once_more_to_list_it(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(spec)
+    write(tmp_path / "in/part-0009.parquet", {"id": [900], "title": ["one more"]})
+    before = folder(tmp_path).segment_names()
+    parsed: Counter[str] = Counter()
+    parse = Segment.from_parquet
+    monkeypatch.setattr(Segment, "from_parquet", lambda name, raw: (parsed.update([name]), parse(name, raw))[1])
+    summary = run(spec)
+    assert summary.complete and summary.units == 13 and summary.model_calls == 1
+    assert parsed == dict.fromkeys(before, 2) and len(before) == 4
+    assert_exact(tmp_path / "out", input_table(tmp_path / "in"))
+    assert check(tmp_path) is OutputVerdict.VERIFIED
 
 
 @pytest.mark.parametrize("steps", range(0, 48, 7))

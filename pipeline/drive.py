@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.actor import DecodeStage
+from pipeline.block import FailureKind
 from pipeline.commit import CommitStage, Receipt
 from pipeline.events import Progress
 from pipeline.exports import DriverExports
@@ -104,12 +105,13 @@ def _round(
     folding: Folding,
     started: float,
 ) -> Iterable[Receipt]:
-    """Receipts of one round, until the budget is spent."""
+    """Receipts of one round, until the budget is spent or the model cannot be loaded, which each unit would try."""
     for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
         report.take(receipt)
         folding.add(receipt.record)
         yield receipt
-        if _spent(prepared.job, started):
+        unloadable = receipt.failure is not None and receipt.failure.kind is FailureKind.LOAD
+        if unloadable or _spent(prepared.job, started):
             return
 
 

@@ -53,6 +53,10 @@ class Rounds:
         units, self.waiting = self.waiting, []
         self.number += 1
         self._barren = 0 if committed else self._barren + 1
+        unloadable = next((f for f in failures.values() if f.kind is FailureKind.LOAD), None)
+        if unloadable is not None:  # the round ended there: the other units are no worse for it
+            self.given_up |= {unit: unloadable for unit in units if unit not in committed}
+            return
         for unit in units:
             failure = failures.get(unit)
             if unit in committed:
@@ -63,10 +67,8 @@ class Rounds:
                 self._again(unit, Failure(FailureKind.WORKER, "its worker died before decoding began"))
             else:
                 self._lost(unit)
-        fatal = next((f for f in failures.values() if f.kind is FailureKind.LOAD), None)
-        if fatal is None and self._barren >= BARREN_ROUNDS:
+        if self._barren >= BARREN_ROUNDS:
             fatal = Failure(FailureKind.WORKER, f"workers die everywhere: {BARREN_ROUNDS} rounds without a commit")
-        if fatal is not None:
             self.given_up |= dict.fromkeys(self.waiting, fatal)
             self.waiting = []
 

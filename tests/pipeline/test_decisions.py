@@ -16,6 +16,7 @@ import pytest
 
 from jobs.console import exit_of
 from pipeline import drive
+from pipeline.block import Failure, FailureKind
 from pipeline.commit import Receipt
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.ledger import Attempt
@@ -212,6 +213,25 @@ def test_what_cannot_be_loaded_is_all_that_the_summary_has_against_the_run(tmp_p
     assert not summary.complete and why in summary.unloadable
     again = run(job(tmp_path, source))
     assert again.complete and again.unloadable == ""
+
+
+def test_a_model_that_cannot_be_loaded_is_not_tried_by_every_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(job(tmp_path, shards(tmp_path / "in", 3)))
+    units, tried = prepared.plan.units, []
+
+    def receipts(todo: list[Unit], *_: object) -> Iterator[Receipt]:
+        for unit in todo:
+            tried.append(unit)
+            yield Receipt(unit, failure=Failure(FailureKind.LOAD, "no such model"))
+
+    monkeypatch.setattr(drive, "receipts", receipts)
+    monkeypatch.setattr(drive, "start_ledger", lambda: None)
+    monkeypatch.setattr(drive, "read_ledger", lambda _: {})
+    work = Work()
+    drive.drive(prepared, "f" * 16, units, [], time.monotonic(), None, work)
+    assert len(tried) == 1 < len(units) and set(work.given_up) == set(units)
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -34,6 +34,8 @@ class FailureKind(StrEnum):
     """Which stage failed a unit."""
 
     READ = "read"
+    #: What the file holds cannot be read: all that `on_bad_file: skip` goes on without.
+    FILE = "file"
     #: The store of the unit's file, or of the model, gave no answer to any try: nothing is known against either.
     STORE = "store"
     TOKENIZE = "tokenize"

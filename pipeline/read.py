@@ -13,13 +13,15 @@ from ray.data.block import BlockMetadata
 from hpd_core.passing import is_passing
 from pipeline.block import FailureKind, checked, explain, failed, label
 from pipeline.storage import Storage
-from pipeline.unit_reader import UnitReader
+from pipeline.unit_reader import InputChangedError, UnitReader
 from pipeline.units import Unit
 
 #: The reader of this process, in which a worker runs many tasks. With units handed out in order each worker passes over
 #: a row group once, whichever of its units it gets. (One task for many units is no way: without a target size of
 #: blocks, which would cut units, Ray joins all that a read task yields.)
 _readers: list[UnitReader] = []
+#: What Arrow and file systems raise about a file. Anything else is a fault of ours, and says nothing against it.
+_BAD_FILE = (OSError, EOFError, ValueError, KeyError, pa.ArrowException)
 
 
 class UnitSource(Datasource):
@@ -64,9 +66,11 @@ def _labelled(unit: Unit, storage: Storage, columns: Sequence[str] | None) -> pa
     try:
         return label(read_unit(unit, storage, columns), unit)
     except Exception as e:
-        if not is_passing(e):
-            raise
-        return failed(unit, FailureKind.STORE, explain(e))  # which no policy for bad files may skip
+        if is_passing(e):
+            return failed(unit, FailureKind.STORE, explain(e))
+        if isinstance(e, _BAD_FILE) and not isinstance(e, InputChangedError | FileNotFoundError):
+            return failed(unit, FailureKind.FILE, explain(e))
+        raise
 
 
 def _metadata(unit: Unit) -> BlockMetadata:

@@ -216,8 +216,8 @@ def _passes(job: JobSpec, bad: list[str]) -> bool:
 
 
 def _all_done(job: JobSpec, left: list[Unit], given_up: dict[Unit, Failure]) -> bool:
-    """Whether nothing planned is uncommitted, apart from what cannot be read where that may be skipped."""
-    skipped = {u.key for u, f in given_up.items() if f.kind is FailureKind.READ and job.on_bad_file == "skip"}
+    """Whether nothing planned is uncommitted, apart from files that are bad where those may be skipped."""
+    skipped = {u.key for u, f in given_up.items() if f.kind is FailureKind.FILE and job.on_bad_file == "skip"}
     return all(unit.key in skipped for unit in left)
 
 

@@ -18,6 +18,10 @@ from pipeline.units import InputFile, Unit
 _BUFFER = 1 << 20
 
 
+class InputChangedError(ValueError):
+    """The object is not the version that was planned: nothing is wrong with it, and the next run takes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """A file that is being read. opened: what is to be closed."""
@@ -88,7 +92,7 @@ class UnitReader:
     def _check_version(self, unit: Unit) -> None:
         now = self._storage.stat(unit.file.uri)
         if now != unit.file:
-            raise ValueError(
+            raise InputChangedError(
                 f"{unit.file.uri} changed since it was planned: {unit.file.size} bytes, {unit.file.version} -> "
                 f"{now.size} bytes, {now.version}"
             )

@@ -173,7 +173,7 @@ def test_what_could_not_be_read_for_a_time_is_never_skipped(
     assert summary.complete is complete and summary.rows_in == 80
     [failure] = summary.failures
     assert (
-        "part-0001.parquet" in failure and ("read: OSError" if complete else "store: ConnectionResetError") in failure
+        "part-0001.parquet" in failure and ("file: OSError" if complete else "store: ConnectionResetError") in failure
     )
     monkeypatch.setattr("pipeline.read.read_unit", read)
     assert run(spec).rows_in == 120

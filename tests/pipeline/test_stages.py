@@ -75,6 +75,22 @@ def test_a_file_that_changed_since_the_plan_fails_its_unit(tmp_path: Path) -> No
     assert fault is not None and fault.kind is FailureKind.READ and "changed since it was planned" in fault.reason
 
 
+@pytest.mark.parametrize("error", [TypeError("ours"), AssertionError("ours"), FileNotFoundError("removed meanwhile")])
+def test_only_what_is_wrong_with_a_file_is_held_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """`on_bad_file: skip` would call a run complete from which every row is missing."""
+    write(tmp_path / "a.parquet", {"title": ["a"]})
+    unit = Unit(Storage().stat(str(tmp_path / "a.parquet")), 0, 1)
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pipeline.read.read_unit", broken)
+    fault = failure(read(unit))
+    assert fault is not None and fault.kind is FailureKind.READ
+
+
 def test_a_corrupt_page_fails_its_unit_and_names_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"title": [f"{i}" * 50 for i in range(1000)]})
     raw = bytearray(path.read_bytes())
@@ -83,7 +99,7 @@ def test_a_corrupt_page_fails_its_unit_and_names_the_file(tmp_path: Path) -> Non
     unit = Unit(Storage().stat(str(path)), 0, 1000)
     block = read(unit)
     fault = failure(block)
-    assert fault is not None and fault.kind is FailureKind.READ
+    assert fault is not None and fault.kind is FailureKind.FILE
     assert unit_of(block) == unit and str(path) in str(unit)
 
 

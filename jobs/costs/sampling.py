@@ -163,7 +163,11 @@ def _items(prepared: Prepared, rows: Sequence[DrawnRow]) -> Iterator[tuple[Drawn
     asked = pa.schema([schema.field(name) for name in wanted])
     for file, of_file in groupby(rows, key=lambda drawn: drawn.unit.file):
         chosen = list(of_file)
-        with explained(file.uri), prepared.source.open(file.uri) as opened, pq.ParquetFile(opened) as parquet:
+        with (
+            explained(file.uri),
+            prepared.source.open(file.uri, ahead=False) as opened,
+            pq.ParquetFile(opened) as parquet,
+        ):
             there = [name for name in wanted if name in parquet.schema_arrow.names]
             # A column has to be read, or nobody knows how many rows a batch has.
             tables, found = _taken(parquet, there or parquet.schema_arrow.names[:1], {drawn.row for drawn in chosen})

@@ -98,12 +98,13 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
         "Decoder",
         (
             GrafanaPanel(
-                "slots per step",
+                "slots with work and value tokens fed, per step",
                 "timeseries",
                 "short",
                 (
-                    ("committed units", f"{rate(COUNTS['decode_rows'])} / {rate(COUNTS['steps'])}"),
+                    ("committed units", f"{rate(COUNTS['slot_steps'])} / {rate(COUNTS['steps'])}"),
                     ("last call of an actor", f"avg({names.SLOTS_PER_STEP.scraped}{_CHOSEN})"),
+                    ("value tokens fed", f"{rate(COUNTS['decode_rows'])} / {rate(COUNTS['steps'])}"),
                 ),
             ),
             GrafanaPanel(

@@ -92,7 +92,7 @@ class ActorExports:
                 raise
             tell(names.PACK_SECONDS, time.perf_counter() - started)
             if extraction.counts.steps:
-                tell(names.SLOTS_PER_STEP, extraction.counts.decode_rows / extraction.counts.steps)
+                tell(names.SLOTS_PER_STEP, extraction.counts.slots_per_step)
             return extraction
 
         return call

@@ -75,7 +75,7 @@ class Metrics:
             rows=Counter(facts["rows"]),
             values=Counter(facts["values"]),
             seconds=defaultdict(float, facts["seconds"]),
-            decode=Counts(**facts["decode"]),
+            decode=Counts(**with_slot_steps(facts["decode"])),
             lengths=Counter(facts.get("lengths", {})),  # not in outputs of older versions
             devices=Counter(facts.get("devices", {})),
         )
@@ -106,6 +106,12 @@ def count(rows: Sequence[Row | RowFault], decode: Counts, columns: OutputColumns
                     found[columns.column_of(row.schema, attribute) or "hpd_extra"] += 1
     lengths = Counter(length_bin(row.document_tokens) for row in rows if isinstance(row, Row) and row.status.is_ok)
     return Metrics(rows=statuses, values=found, decode=decode, lengths=lengths)
+
+
+def with_slot_steps(decode: Mapping[str, Any]) -> dict[str, Any]:
+    """Counters of decoding as older versions wrote them: slots at work were not told from the tokens that they fed,
+    which are as many wherever nothing was drafted or forced."""
+    return {"slot_steps": decode.get("decode_rows", 0), **decode}
 
 
 def length_bin(tokens: int) -> str:

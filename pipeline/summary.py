@@ -84,11 +84,12 @@ def metrics_facts(kept: Sequence[UnitRecord], rows_in: int) -> dict[str, Any]:
 
 def per_step(metrics: Metrics) -> dict[str, float]:
     """tokens_per_step: value tokens emitted, those of prefills counted, per forward pass that fed value tokens (no such
-    pass counts as one); slots_per_step: value tokens fed per such pass."""
+    pass counts as one). Per such pass, slots_per_step: slots that had work; value_tokens_fed_per_step: what was fed."""
     decode = metrics.decode
     return {
         "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
-        "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
+        "slots_per_step": decode.slots_per_step,
+        "value_tokens_fed_per_step": decode.value_tokens_fed_per_step,
     }
 
 

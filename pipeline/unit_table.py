@@ -26,9 +26,8 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
     """The numbers of one unit, flat.
 
     rows_<status>, and the counters of `hpd_core.rows.Counts` under their names; prefill_tokens: all that was fed before
-    a value (prompts and shared prefixes); slot_steps: value tokens fed, one per live slot and step. Seconds: `STAGES`,
-    and prefill_seconds and decode_seconds, the parts of an actor's time that forward passes took. device, dtype: None
-    where no decoder was needed or it is not known.
+    a value (prompts and shared prefixes). Seconds: `STAGES`, and prefill_seconds and decode_seconds, the parts of an
+    actor's time that forward passes took. device, dtype: None where no decoder was needed or it is not known.
     """
     decode = metrics.decode
     places = sorted(map(device_of, metrics.devices))
@@ -36,7 +35,6 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
         "rows": metrics.rows_in,
         **{f"rows_{status.value}": metrics.rows[status.value] for status in RowStatus},
         "prefill_tokens": decode.prompt_tokens + decode.prefix_tokens,
-        "slot_steps": decode.decode_rows,
         **decode.as_dict(),
         **{column: metrics.seconds.get(stage, 0.0) for column, stage in STAGES.items()},
         "device": ", ".join(device for device, _ in places) or None,

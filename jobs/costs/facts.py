@@ -152,7 +152,8 @@ def _throughput(metrics: Metrics) -> dict[str, Any]:
         "rows_per_busy_second": metrics.rows_in / busy,
         "utilisation": busy / (busy + waiting),
         "idle_share": waiting / (busy + waiting),
-        "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
+        "slots_per_step": decode.slots_per_step,
+        "value_tokens_fed_per_step": decode.value_tokens_fed_per_step,
         "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
         "prompt_tokens_per_document": decode.prompt_tokens / decode.documents,
         "values_per_document": decode.slots / decode.documents,
@@ -242,9 +243,9 @@ def _about(benchmark: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str
 
 
 def _unit_points(runs: Sequence[MeasuredRun]) -> list[dict[str, float]]:
-    """Value tokens fed per step, and rows per second of an actor, of each unit."""
+    """Slots that had work per step, and rows per second of an actor, of each unit."""
     return [
-        {"slots_per_step": u.decode.decode_rows / u.decode.steps, "rows_per_second": u.rows_in / u.seconds["decode"]}
+        {"slots_per_step": u.decode.slots_per_step, "rows_per_second": u.rows_in / u.seconds["decode"]}
         for run in runs
         for u in run.units
         if u.decode.steps and u.seconds["decode"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline.drive
-from hpd_core.rows import Counts
+from hpd_core.prompt import EncodedDocument
+from hpd_core.rows import Counts, Extraction
 from hpd_core.settings import DecoderSpec
 from pipeline.compact import compact
 from pipeline.device import device_name, processor
@@ -22,6 +25,7 @@ from pipeline.metrics import LENGTH_EDGES, Metrics, device_key, device_of, lengt
 from pipeline.run import run
 from pipeline.storage import Storage
 from pipeline.unit_table import to_parquet, unit_facts, unit_table
+from pipeline.verify import verify
 from tests.pipeline.fakes import HashDecoder, HashDecoders
 from tests.pipeline.helpers import inline, job, shards, write
 
@@ -30,6 +34,20 @@ class SlowDecoders(HashDecoders):
     def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
         time.sleep(0.05)
         return super().__call__(spec, device, threads)
+
+
+class FeedingDecoders(HashDecoders):
+    """Its decoders feed one value token a document."""
+
+    def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
+        return FeedingDecoder(self)
+
+
+class FeedingDecoder(HashDecoder):
+    def extract_encoded(self, documents: Sequence[EncodedDocument]) -> Extraction:
+        extraction = super().extract_encoded(documents)
+        extraction.counts.decode_rows = extraction.counts.slot_steps = len(documents)
+        return extraction
 
 
 def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +104,21 @@ def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, mo
 def test_an_output_of_before_there_were_lengths_and_devices_can_be_read() -> None:
     facts = Metrics(decode=Counts(prompt_tokens=5, prefix_tokens=2, decode_rows=3)).as_dict()
     old = {name: value for name, value in facts.items() if name not in ("lengths", "devices")}
+    del old["decode"]["slot_steps"]
     flat = unit_facts(Metrics.from_dict(old))
     assert (flat["prefill_tokens"], flat["slot_steps"], flat["device"]) == (7, 3, None)
+
+
+def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    shards(tmp_path / "in", count=1, rows=30)
+    assert run(job(tmp_path, tmp_path / "in", decoder_factory=FeedingDecoders(tmp_path / "calls.log"))).complete
+    changed = [tmp_path / "out" / name for name in ("metrics.json", "_manifest/job.json")]
+    for path in [*changed, *(tmp_path / "out/_manifest/units").iterdir()]:
+        text = path.read_text()
+        assert '"slot_steps"' in text
+        path.write_text(re.sub(r'"slot_steps": \d+,\s*', "", text))
+    assert verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage()).findings == ()
 
 
 def test_the_table_has_the_same_columns_with_and_without_units() -> None:

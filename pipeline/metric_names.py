@@ -47,8 +47,8 @@ def _counter(name: str, help: str, *tags: str) -> Exported:
     return Exported(f"hpd_{name}_total", MetricKind.COUNTER, help, tags)
 
 
-def _gauge(name: str, help: str) -> Exported:
-    return Exported(f"hpd_{name}", MetricKind.GAUGE, help)
+def _gauge(name: str, help: str, *tags: str) -> Exported:
+    return Exported(f"hpd_{name}", MetricKind.GAUGE, help, tags)
 
 
 def _histogram(name: str, help: str) -> Exported:
@@ -103,11 +103,13 @@ HANDED = _counter("handed_tokens", "document tokens handed to a decoder, wasted 
 PACKS_FAILED = _counter("packs_failed", "calls of a decoder that raised an error")
 PACK_SECONDS = _histogram("pack_seconds", "wall time of a call of a decoder")
 SLOTS_PER_STEP = _gauge("slots_per_step", "slots that had work in a step, mean of an actor's last call")
+PEAK_MEMORY = _gauge("peak_memory_bytes", "most memory of an actor, or of its GPU, during its last unit", "memory")
+DECODER = _gauge("decoder_info", "1; the labels say what an actor decodes with", "device", "dtype", "model", "revision")
 
 DRIVER = (
     *(ROWS, VALUES, STAGE_SECONDS, UNITS, FAILED, RETRIES, WASTED, DOLLARS, UNIT_SECONDS),
     *(ROWS_PLANNED, ROWS_DONE, UNITS_PLANNED, UNITS_DONE),
     *COUNTS.values(),
 )
-ACTOR = (HANDED, PACKS_FAILED, PACK_SECONDS, SLOTS_PER_STEP)
+ACTOR = (HANDED, PACKS_FAILED, PACK_SECONDS, SLOTS_PER_STEP, PEAK_MEMORY, DECODER)
 ALL = (*DRIVER, *ACTOR)

@@ -89,6 +89,7 @@ def _measured(facts: Facts) -> Chapter:
                 {measured.prompt_tokens_per_document:figure} prompt tokens and
                 {measured.values_per_document:figure} values; a step wrote {measured.tokens_per_step:figure} tokens.""",
             ),
+            *_memory(facts),
             grid(
                 facts,
                 "prices",
@@ -113,6 +114,16 @@ def _measured(facts: Facts) -> Chapter:
             ),
         ],
     )
+
+
+def _memory(facts: Facts) -> list[Paragraph]:
+    """Outputs of older versions do not know it."""
+    measured = facts["measured"]
+    if measured["peak_memory_gib"] is None:
+        return []
+    device = ", its tensors {measured.peak_device_memory_gib:figure} GiB of the GPU"
+    text = "An actor's process held {measured.peak_memory_gib:figure} GiB at most while it worked on a unit"
+    return [paragraph(facts, f"{text}{'' if measured['peak_device_memory_gib'] is None else device}.")]
 
 
 def _time(facts: Facts) -> Chapter:

@@ -14,7 +14,9 @@ from jobs.costs.runs import MeasuredRun, device
 from pipeline.checked import unknown_key
 from pipeline.job import JobError
 from pipeline.metrics import Metrics, total
+from pipeline.peak import DEVICE, RESIDENT
 from pipeline.prices import Prices
+from pipeline.resume import revision_of
 
 #: What training and labels are taken to cost where nobody says: an assumption, in dollars.
 FINETUNE_DOLLARS = 100.0
@@ -77,6 +79,7 @@ def assemble(
             "model": _model_name(runs[0]),
             "device": where,
             "dtype": dtype,
+            "revision": revision_of(runs[0].run["facts"]),
             "machine": prices.machine,
             "actors": actors,
             "units": sum(len(run.units) for run in runs),
@@ -157,8 +160,15 @@ def _throughput(metrics: Metrics) -> dict[str, Any]:
         "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
         "prompt_tokens_per_document": decode.prompt_tokens / decode.documents,
         "values_per_document": decode.slots / decode.documents,
+        # Of an actor: a machine must have as much for each, beside what Ray and the object store take.
+        "peak_memory_gib": _gib(metrics.peak_memory.get(RESIDENT)),
+        "peak_device_memory_gib": _gib(metrics.peak_memory.get(DEVICE)),
         "tokenize_seconds_per_row": seconds["tokenize"] / metrics.rows_in,
     }
+
+
+def _gib(size: int | None) -> float | None:
+    return None if size is None else size / 2**30
 
 
 def _price_table(

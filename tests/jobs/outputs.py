@@ -51,6 +51,7 @@ def unit_metrics(random: np.random.Generator, *, first: bool, device: str = CPU,
         ),
         lengths=Counter(map(length_bin, lengths.tolist())),
         devices=Counter({device_key(device, DTYPE): ROWS}),
+        peak_memory={"resident": 3 * 2**30},
     )
 
 

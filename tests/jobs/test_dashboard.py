@@ -26,7 +26,7 @@ def test_every_metric_of_the_dashboard_exists_with_its_labels_and_none_is_left_o
     assert used == set(known)
     for text in expressions:
         assert text.count("(") == text.count(")") and text.count("{") == text.count("}")
-        grouped = set(re.findall(r"by \((\w+)\)", text)) - {"le"}
+        grouped = {name for list_ in re.findall(r"by \(([\w, ]+)\)", text) for name in list_.split(", ")} - {"le"}
         matched = set(re.findall(r"(\w+)=~", text))
         [name] = set(re.findall(r"ray_hpd_\w+", text)) if grouped else [None]
         assert name is None or grouped <= set(known[name].labels)

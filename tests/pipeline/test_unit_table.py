@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -71,9 +72,13 @@ def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: p
         assert row["rows"] == row["rows_ok"] == row["documents"] == 15
         assert row["actor_seconds"] >= 0.01 and row["tokenize_seconds"] > 0 and row["commit_seconds"] > 0
         assert (row["device"], row["dtype"]) == (f"{processor()}, 1 thread", "float32")
+        assert (row["model"], row["revision"]) == ("fake", "fake@main")
+        assert row["peak_memory_bytes"] > 10 * 2**20 and row["peak_device_memory_bytes"] is None
     for stage, column in (("load", "load_seconds"), ("idle", "idle_seconds"), ("decode", "actor_seconds")):
         assert totals["seconds"][stage] == pytest.approx(sum(row[column] for row in rows), abs=1e-4)
     assert totals["lengths"] == {"16": 10, "24": 50}, "product number 7 has 16 bytes"
+    assert totals["models"] == {"fake | fake@main": 60}
+    assert totals["peak_memory_bytes"] == {"resident": max(row["peak_memory_bytes"] for row in rows)}, "not their sum"
     assert totals["devices"] == {f"{processor()}, 1 thread | float32": 60}
 
 
@@ -99,14 +104,20 @@ def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, mo
     run(job(tmp_path, tmp_path / "in"))
     [row] = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
     assert row["device"] is None and row["dtype"] is None and row["load_seconds"] == 0
+    assert row["model"] is None and row["peak_memory_bytes"] is None
 
 
 def test_an_output_of_before_there_were_lengths_and_devices_can_be_read() -> None:
     facts = Metrics(decode=Counts(prompt_tokens=5, prefix_tokens=2, decode_rows=3)).as_dict()
-    old = {name: value for name, value in facts.items() if name not in ("lengths", "devices")}
+    old = {
+        name: value
+        for name, value in facts.items()
+        if name not in ("lengths", "devices", "models", "peak_memory_bytes")
+    }
     del old["decode"]["slot_steps"]
     flat = unit_facts(Metrics.from_dict(old))
     assert (flat["prefill_tokens"], flat["slot_steps"], flat["device"]) == (7, 3, None)
+    assert (flat["revision"], flat["peak_memory_bytes"]) == (None, None)
 
 
 def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +134,7 @@ def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeyp
 
 def test_the_table_has_the_same_columns_with_and_without_units() -> None:
     empty = pq.read_table(io.BytesIO(to_parquet(unit_table([]))))
+    assert empty.schema.field("peak_device_memory_bytes").type == pa.int64()
     assert empty.num_rows == 0 and {"file", "actor_seconds", "slot_steps", "rows_no_text"} <= set(empty.column_names)
 
 

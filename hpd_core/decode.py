@@ -185,6 +185,7 @@ class Decoder:
                 targets += [(document, slot) for slot in document.take_prefilled(len(feed.ids))]
             else:
                 targets += [(document, document.slots[n]) for n in document.live]
+                counts.slot_steps += len(document.live)
         counts.steps += any(not f.is_prefill for f in feeds)
         if targets:
             self._emit(targets, logits)

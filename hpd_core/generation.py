@@ -74,7 +74,7 @@ def write_batch(
     the first columns of `ids` already.
 
     Adds tokens, steps and seconds to `counts`. A batch feeds what a sequence has written as long as any of its
-    sequences goes on; `decode_rows` are those that the sequence itself needed.
+    sequences goes on; `decode_rows` and `slot_steps` are those that the sequence itself needed.
     """
     width, pad = ids.shape[1], min(encoder.eos_ids)
     forced = all(r.forced is not None for r in batch)
@@ -96,9 +96,12 @@ def write_batch(
     rows = zip(out[:, width:].tolist(), batch, strict=True)
     written = [tuple(row[: ended.length(row, request)]) for row, request in rows]
     counts.decode_seconds += perf_counter() - started
-    counts.steps += counts.model_calls - before - 1  # the first call is the prefill
+    steps = counts.model_calls - before - 1  # the first call is the prefill
+    fed = sum(len(ids) - 1 for ids in written)  # the last one is never fed
+    counts.steps += steps
     counts.generated_tokens += sum(map(len, written))
-    counts.decode_rows += sum(len(ids) - 1 for ids in written)  # the last one is never fed
+    counts.decode_rows += fed
+    counts.slot_steps += steps if lookup else fed  # transformers looks up for one sequence at a time
     return written
 
 

@@ -99,6 +99,7 @@ class Counts:
     prefix_tokens: int = 0  # shared-prefix tokens that were fed (cache misses)
     cached_tokens: int = 0  # shared-prefix tokens that were reused
     decode_rows: int = 0  # value tokens fed, without rejected drafts (a terminator or K_max-th token is never fed)
+    slot_steps: int = 0  # slots that had work, summed over steps: a step may feed a slot several tokens
     generated_tokens: int = 0  # value tokens emitted, terminators and forced ones included
     drafted_tokens: int = 0  # value tokens guessed by lookup and fed to be checked
     accepted_tokens: int = 0  # those of them that were right: each saved its slot a step
@@ -113,6 +114,16 @@ class Counts:
     unsure: int = 0  # 0 where no threshold is set
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+
+    @property
+    def slots_per_step(self) -> float:
+        """Slots that had work in a step, in the mean; 0 where no step fed a value token."""
+        return self.slot_steps / self.steps if self.steps else 0.0
+
+    @property
+    def value_tokens_fed_per_step(self) -> float:
+        """More than slots, where forced tokens and accepted drafts are fed along with a slot's own."""
+        return self.decode_rows / self.steps if self.steps else 0.0
 
     def __iadd__(self, other: Counts) -> Counts:
         for f in fields(self):

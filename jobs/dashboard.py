@@ -29,6 +29,11 @@ class GrafanaPanel:
     lines: tuple[tuple[str, str], ...]
     width: int = 8
 
+    @property
+    def is_table(self) -> bool:
+        """Whether it shows the labels as they are now, and no time."""
+        return self.kind == "table"
+
 
 def rate(metric: Exported, by: str = "") -> str:
     """What a counter gains in a second, over all actors."""
@@ -98,12 +103,13 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
         "Decoder",
         (
             GrafanaPanel(
-                "slots per step",
+                "slots with work and value tokens fed, per step",
                 "timeseries",
                 "short",
                 (
-                    ("committed units", f"{rate(COUNTS['decode_rows'])} / {rate(COUNTS['steps'])}"),
+                    ("committed units", f"{rate(COUNTS['slot_steps'])} / {rate(COUNTS['steps'])}"),
                     ("last call of an actor", f"avg({names.SLOTS_PER_STEP.scraped}{_CHOSEN})"),
+                    ("value tokens fed", f"{rate(COUNTS['decode_rows'])} / {rate(COUNTS['steps'])}"),
                 ),
             ),
             GrafanaPanel(
@@ -155,8 +161,21 @@ SECTIONS: Sequence[tuple[str, Sequence[GrafanaPanel]]] = (
                     ("calls of a decoder", total(names.PACKS_FAILED)),
                 ),
             ),
+            GrafanaPanel(
+                "most memory of an actor, and of a GPU, during a unit",
+                "timeseries",
+                "bytes",
+                (("{{memory}}", f"max by (memory) ({names.PEAK_MEMORY.scraped}{_CHOSEN})"),),
+            ),
             GrafanaPanel("tries beyond the first", "stat", "short", (("", total(names.RETRIES)),)),
             GrafanaPanel("prompt tokens wasted", "stat", "short", (("", total(names.WASTED)),)),
+            GrafanaPanel(
+                "actors, by what they decode with",
+                "table",
+                "short",
+                (("", f"count by (device, dtype, model, revision) ({names.DECODER.scraped}{_CHOSEN})"),),
+                24,
+            ),
         ),
     ),
 )
@@ -208,10 +227,12 @@ def _placed() -> Iterable[dict[str, Any]]:
 
 
 def _drawn(panel: GrafanaPanel, number: int) -> dict[str, Any]:
-    targets = [
+    targets: list[dict[str, Any]] = [
         {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": expression, "legendFormat": legend or panel.title}
         for n, (legend, expression) in enumerate(panel.lines)
     ]
+    if panel.is_table:
+        targets = [target | {"format": "table", "instant": True} for target in targets]
     return {
         "id": number,
         "type": panel.kind,

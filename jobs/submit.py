@@ -17,8 +17,11 @@ from jobs.cluster.submission import (
     Cluster,
     ClusterUnavailableError,
     RemoteJob,
+    State,
     Submission,
     follow,
+    insist,
+    known,
     place,
     stop,
     submission_of,
@@ -46,9 +49,11 @@ def submit(
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Show the job's log and end as the job ends, by its manifest.")
     ] = False,
-    stop_: Annotated[
-        bool, typer.Option("--stop-on-interrupt", help="With --follow: Ctrl-C and SIGTERM stop the job too.")
-    ] = False,
+    stop_: Annotated[bool, typer.Option("--stop-on-interrupt", help="Ctrl-C and SIGTERM stop the job too.")] = False,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="ID", help="With --follow: submit nothing, and follow the job of this id."),
+    ] = None,
     every: Annotated[float, typer.Option("--every", min=0.5, help="Seconds between looks at the job.")] = 5.0,
     env: Annotated[
         list[str] | None,
@@ -60,10 +65,10 @@ def submit(
 
     Exit codes with --follow are those of `hpd extract`, by the manifest of the output: 0 complete, 2 configuration or
     input, 3 more rows in error than allowed, 4 incomplete. Also 4: a cluster that does not answer, and SIGTERM. Without
-    --follow: 0 when the job is submitted.
+    --follow: 0 when the job is submitted. With --attach a job that has ended already is not continued, only judged.
     """
-    if stop_ and not follow_:
-        raise typer.BadParameter("--stop-on-interrupt says what happens while --follow waits")
+    if attach is not None and not follow_:
+        raise typer.BadParameter("--attach without --follow does nothing")
     where, notice = chosen(address, os.environ)
     variables = environment(env or ())
     settings = load_config(config, set_ or ())
@@ -73,14 +78,16 @@ def submit(
     for path in [path for path in (*job.inputs, job.output) if "://" not in path]:
         say(f"{path} is a local path: the cluster's nodes must have the same folder there")
     with terminable(), tempfile.TemporaryDirectory(prefix="hpd-submit-") as folder, output(json_) as out:
-        package = build(Path(folder), config_tree(config, set_ or ()), settings, job, config)
         submission = submission_of(job, folder, variables)
+        if attach is None:
+            package = build(Path(folder), config_tree(config, set_ or ()), settings, job, config)
+            size = f"{package.bytes / 2**20:.1f} of at most {LIMIT_BYTES / 2**20:.0f} MiB"
+            say(f"package: {package.files} files, {size}")
         try:
             from jobs.cluster.ray_jobs import RayJobs  # seconds, which wrong options need not wait for
 
-            size = f"{package.bytes / 2**20:.1f} of at most {LIMIT_BYTES / 2**20:.0f} MiB"
-            say(f"package: {package.files} files, {size}")
-            run(RayJobs(where), submission, job, settings, out, watch=follow_, stop_too=stop_, every=every)
+            cluster = insist(lambda: RayJobs(where), say)
+            run(cluster, submission, job, settings, out, watch=follow_, stop_too=stop_, every=every, attach=attach)
         except ClusterUnavailableError as error:
             say(f"error: {error}")
             raise typer.Exit(Exit.INCOMPLETE) from error
@@ -96,12 +103,20 @@ def run(
     watch: bool,
     stop_too: bool,
     every: float,
+    attach: str | None = None,
 ) -> None:
-    """Submits or attaches, follows where `watch` is set, and ends by `typer.Exit` where the job is not complete."""
+    """Submits or attaches, follows where `watch` is set, and ends by `typer.Exit` where the job is not complete.
+
+    attach: id of the only job to follow; nothing is submitted.
+    """
     folder = Folder(job.output, Storage(job.output_storage))
     before = finished(folder)  # also: can this machine read the output, by which it is to judge?
     try:
-        remote, attached = place(cluster, submission)
+        if attach is None:
+            remote, attached = insist(lambda: place(cluster, submission), say)
+        else:
+            there = insist(lambda: known(cluster, attach, submission), say)
+            remote, attached = there or RemoteJob(attach, State.PENDING), True
         say(f"{'attached to' if attached else 'submitted'} job {remote.id} at {cluster.address}")
         if attached and remote.metadata.get(SETTINGS_KEY, submission.settings) != submission.settings:
             say("it was submitted with other settings of pool, units, run, limits, price or --env, and keeps them")
@@ -146,9 +161,11 @@ def _interrupted(cluster: Cluster, submission: Submission, stop_too: bool) -> No
         say("the job goes on; the same command attaches to it again")
         return
     say("stopping the job")
-    ended: list[RemoteJob] = stop(cluster, submission)
-    for job in ended:
-        say(f"job {job.id}: {job.state}")
+    try:
+        for job in stop(cluster, submission, say):
+            say(f"job {job.id}: {job.state}")
+    except ClusterUnavailableError as error:
+        say(f"{error}; the job may go on: `ray job list --address {cluster.address}` names it, `ray job stop` stops it")
 
 
 def environment(words: Sequence[str]) -> dict[str, str]:

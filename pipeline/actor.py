@@ -21,12 +21,13 @@ from hpd_core.rows import Extraction
 from hpd_core.settings import DecoderSpec
 from hpd_core.sizing import Measured
 from pipeline.block import METRICS, FailureKind, checked, constant, explain, failure, first_text, not_loaded, unit_of
-from pipeline.device import device_name
+from pipeline.device import commit_of, device_name, own_device
 from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
-from pipeline.metrics import count, device_key
+from pipeline.metrics import count, device_key, model_key
 from pipeline.output import OutputColumns
 from pipeline.pack import decode_items
+from pipeline.peak import forget_peak, peak_memory
 from pipeline.tokenize import ENCODED_COLUMNS, FAULT, SECONDS, from_columns
 from pipeline.units import Unit
 
@@ -43,7 +44,8 @@ log = logging.getLogger(__name__)
 class DecodeStage:
     """What an actor needs to know.
 
-    threads: torch threads. deadline_seconds: of one call of the decoder; loading has none.
+    threads: torch threads. deadline_seconds: of one call of the decoder; loading has none. revision: of the model, see
+    `pipeline.resume.revision_of`.
     """
 
     decoder: DecoderSpec
@@ -52,6 +54,7 @@ class DecodeStage:
     threads: int
     pack_documents: int
     deadline_seconds: float
+    revision: str = ""
     factory: DecoderFactory | None = None
 
 
@@ -64,7 +67,8 @@ class DecodeActor:
         # Loaded with the first unit: an actor that dies in its constructor would be restarted without end.
         self._decoder: Decoder | None = None
         self._exports = ActorExports()
-        self._device = ""
+        self._device = self._revision = ""
+        self._where = ""  # as torch names it
         self._load_seconds = 0.0
         self._ended: float | None = None  # when the last unit was done
 
@@ -78,6 +82,11 @@ class DecodeActor:
                 self._decoder = make(self._stage.decoder, self._stage.device, self._stage.threads)
                 self._load_seconds = time.perf_counter() - started
                 self._device = device_name(self._decoder, self._stage.device, self._stage.threads)
+                self._where = own_device(self._decoder, self._stage.device)
+                commit = commit_of(self._decoder)
+                self._revision = self._stage.revision + (f", commit {commit}" if commit else "")
+                model = self._stage.decoder.model
+                self._exports.loaded(self._device, model.dtype, model.name, self._revision)
         except Exception as e:
             log.exception("the decoder cannot be loaded")
             return not_loaded(unit, "decoder", e)
@@ -85,6 +94,7 @@ class DecodeActor:
 
     def _run(self, unit: Unit, block: pa.Table) -> pa.Table:
         started, attempt = time.perf_counter(), secrets.token_hex(4)
+        forget_peak(self._where)
 
         def decode(documents: Sequence[EncodedDocument]) -> Extraction:
             self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents))
@@ -102,7 +112,11 @@ class DecodeActor:
         elif self._ended is not None:
             metrics.seconds["idle"] = started - self._ended
         if self._device:
-            metrics.devices[device_key(self._device, self._stage.decoder.model.dtype)] = unit.rows
+            model = self._stage.decoder.model
+            metrics.devices[device_key(self._device, model.dtype)] = unit.rows
+            metrics.models[model_key(model.name, self._revision)] = unit.rows
+            metrics.peak_memory = peak_memory(self._where)
+            self._exports.held(metrics.peak_memory)
         self._ended = time.perf_counter()
         metrics.seconds["decode"] = self._ended - started
         out = block.drop_columns([*ENCODED_COLUMNS, SECONDS])

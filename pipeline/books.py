@@ -216,7 +216,8 @@ def _record(facts: Any) -> UnitRecord:
     """One unit's manifest, its numbers looked at as well; raises one of `_UNREADABLE`."""
     record = UnitRecord.from_dict({k: v for k, v in facts.items() if k != "data"})
     metrics = record.metrics
-    counters = (metrics.rows, metrics.values, metrics.decode.as_dict(), metrics.lengths, metrics.devices)
+    counted = (metrics.rows, metrics.values, metrics.lengths, metrics.devices, metrics.models)
+    counters: list[Mapping[str, Any]] = [*counted, metrics.decode.as_dict(), metrics.peak_memory]
     counts = [number for counter in counters for number in counter.values()]
     numbers = [record.size, record.unit.start, record.unit.stop, *counts, *metrics.seconds.values()]
     if not all(isinstance(n, int | float) for n in numbers):

@@ -10,6 +10,7 @@ from pipeline import symlinks
 from pipeline.books import Books, read_json
 from pipeline.findings import Finding, FindingKind
 from pipeline.manifest import JOB, UNITS
+from pipeline.metrics import with_slot_steps
 from pipeline.partitions import partition_folder
 from pipeline.published import PUBLISHED, published_files, read_published
 from pipeline.record import MERGED
@@ -110,6 +111,8 @@ def _check_metrics(books: Books) -> None:
         return
     if stored.get("complete") is not True:
         books.damage(METRICS_FILE, "does not say that the output is complete")
+    if isinstance(decode := stored.get("decode"), dict):
+        stored = stored | {"decode": with_slot_steps(decode)}
     sums = {name: getattr(metrics, name) for name in ("rows_in", "rows_ok", "rows_error")} | metrics.as_dict()
     for line in unequal(stored, {"units": len(books.records)} | sums):
         books.damage(METRICS_FILE, line)

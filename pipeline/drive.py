@@ -16,6 +16,7 @@ from pipeline.ledger import Attempt, wasted
 from pipeline.prepare import Prepared
 from pipeline.record import UnitRecord
 from pipeline.reporter import Reporter
+from pipeline.resume import revision_of
 from pipeline.rounds import Rounds, Work
 from pipeline.stream import Stages, read_ledger, receipts, start_ledger
 from pipeline.tokenize import TokenizeStage
@@ -41,6 +42,7 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
             threads=job.pool.threads,
             pack_documents=job.pack_documents,
             deadline_seconds=job.pack_deadline_seconds,
+            revision=revision_of(prepared.facts["facts"]),
             factory=job.decoder_factory,
         ),
         commit=CommitStage(prepared.output, prepared.form, fingerprint),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -92,10 +92,19 @@ class ActorExports:
                 raise
             tell(names.PACK_SECONDS, time.perf_counter() - started)
             if extraction.counts.steps:
-                tell(names.SLOTS_PER_STEP, extraction.counts.decode_rows / extraction.counts.steps)
+                tell(names.SLOTS_PER_STEP, extraction.counts.slots_per_step)
             return extraction
 
         return call
+
+    def loaded(self, device: str, dtype: str, model: str, revision: str) -> None:
+        """The actor has its decoder."""
+        self._instruments.tell(names.DECODER, 1, device=device, dtype=dtype, model=model, revision=revision)
+
+    def held(self, peak: Mapping[str, int]) -> None:
+        """A unit was decoded. peak: of `pipeline.peak.peak_memory`."""
+        for kind, most in peak.items():
+            self._instruments.tell(names.PEAK_MEMORY, most, memory=kind)
 
 
 class Instruments:

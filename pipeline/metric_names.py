@@ -47,8 +47,8 @@ def _counter(name: str, help: str, *tags: str) -> Exported:
     return Exported(f"hpd_{name}_total", MetricKind.COUNTER, help, tags)
 
 
-def _gauge(name: str, help: str) -> Exported:
-    return Exported(f"hpd_{name}", MetricKind.GAUGE, help)
+def _gauge(name: str, help: str, *tags: str) -> Exported:
+    return Exported(f"hpd_{name}", MetricKind.GAUGE, help, tags)
 
 
 def _histogram(name: str, help: str) -> Exported:
@@ -65,7 +65,8 @@ COUNTS: Mapping[str, Exported] = {
     "prompt_tokens": _counter("prompt_tokens", "tokens of documents, suffixes and stubs that were fed"),
     "prefix_tokens": _counter("prefix_tokens", "tokens of shared prefixes that were fed"),
     "cached_tokens": _counter("prefix_cached_tokens", "tokens of shared prefixes that were reused"),
-    "decode_rows": _counter("slot_steps", "value tokens fed: slots at work, summed over steps"),
+    "decode_rows": _counter("value_tokens_fed", "value tokens fed, without rejected drafts"),
+    "slot_steps": _counter("slot_steps", "slots that had work, summed over steps"),
     "generated_tokens": _counter("generated_tokens", "value tokens written, terminators included"),
     "forced_tokens": _counter("forced_tokens", "value tokens that a closed list leaves no choice for, never decoded"),
     "drafted_tokens": _counter("drafted_tokens", "value tokens guessed from the document and fed to be checked"),
@@ -101,12 +102,14 @@ UNITS_DONE = _gauge("units_done", "units of the plan that are committed, those o
 HANDED = _counter("handed_tokens", "document tokens handed to a decoder, wasted ones included")
 PACKS_FAILED = _counter("packs_failed", "calls of a decoder that raised an error")
 PACK_SECONDS = _histogram("pack_seconds", "wall time of a call of a decoder")
-SLOTS_PER_STEP = _gauge("slots_per_step", "slots at work in a step, mean of an actor's last call")
+SLOTS_PER_STEP = _gauge("slots_per_step", "slots that had work in a step, mean of an actor's last call")
+PEAK_MEMORY = _gauge("peak_memory_bytes", "most memory of an actor, or of its GPU, during its last unit", "memory")
+DECODER = _gauge("decoder_info", "1; the labels say what an actor decodes with", "device", "dtype", "model", "revision")
 
 DRIVER = (
     *(ROWS, VALUES, STAGE_SECONDS, UNITS, FAILED, RETRIES, WASTED, DOLLARS, UNIT_SECONDS),
     *(ROWS_PLANNED, ROWS_DONE, UNITS_PLANNED, UNITS_DONE),
     *COUNTS.values(),
 )
-ACTOR = (HANDED, PACKS_FAILED, PACK_SECONDS, SLOTS_PER_STEP)
+ACTOR = (HANDED, PACKS_FAILED, PACK_SECONDS, SLOTS_PER_STEP, PEAK_MEMORY, DECODER)
 ALL = (*DRIVER, *ACTOR)

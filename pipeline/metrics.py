@@ -27,6 +27,8 @@ class Metrics:
         unit. idle: of an actor from one unit's end to the next one's beginning.
     lengths: decoded rows by length of their document, see `length_bin`.
     devices: rows by where their unit was decoded, see `device_key`; nothing for a unit that needed no decoder.
+    models: likewise by what decoded them, see `model_key`.
+    peak_memory: most bytes that an actor held while it worked on a unit, see pipeline.peak; of many units the largest.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
@@ -35,6 +37,8 @@ class Metrics:
     decode: Counts = field(default_factory=Counts)
     lengths: Counter[str] = field(default_factory=Counter)
     devices: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    peak_memory: dict[str, int] = field(default_factory=dict)
 
     def __iadd__(self, other: Metrics) -> Metrics:
         self.rows.update(other.rows)
@@ -44,6 +48,9 @@ class Metrics:
         self.decode += other.decode
         self.lengths.update(other.lengths)
         self.devices.update(other.devices)
+        self.models.update(other.models)
+        for kind, most in other.peak_memory.items():
+            self.peak_memory[kind] = max(most, self.peak_memory.get(kind, 0))
         return self
 
     @property
@@ -67,6 +74,8 @@ class Metrics:
             "decode": self.decode.as_dict(),
             "lengths": dict(sorted(self.lengths.items(), key=lambda item: int(item[0]))),
             "devices": dict(self.devices),
+            "models": dict(self.models),
+            "peak_memory_bytes": dict(self.peak_memory),
         }
 
     @classmethod
@@ -75,9 +84,11 @@ class Metrics:
             rows=Counter(facts["rows"]),
             values=Counter(facts["values"]),
             seconds=defaultdict(float, facts["seconds"]),
-            decode=Counts(**facts["decode"]),
+            decode=Counts(**with_slot_steps(facts["decode"])),
             lengths=Counter(facts.get("lengths", {})),  # not in outputs of older versions
             devices=Counter(facts.get("devices", {})),
+            models=Counter(facts.get("models", {})),
+            peak_memory=dict(facts.get("peak_memory_bytes", {})),
         )
 
     def to_json(self) -> str:
@@ -108,6 +119,12 @@ def count(rows: Sequence[Row | RowFault], decode: Counts, columns: OutputColumns
     return Metrics(rows=statuses, values=found, decode=decode, lengths=lengths)
 
 
+def with_slot_steps(decode: Mapping[str, Any]) -> dict[str, Any]:
+    """Counters of decoding as older versions wrote them: slots at work were not told from the tokens that they fed,
+    which are as many wherever nothing was drafted or forced."""
+    return {"slot_steps": decode.get("decode_rows", 0), **decode}
+
+
 def length_bin(tokens: int) -> str:
     """Name of the bin of a length: its upper edge of `LENGTH_EDGES`, included; the last edge for all that is longer."""
     return str(LENGTH_EDGES[min(bisect_left(LENGTH_EDGES, tokens), len(LENGTH_EDGES) - 1)])
@@ -122,3 +139,14 @@ def device_of(key: str) -> tuple[str, str]:
     """(device, dtype) of a `device_key`."""
     device, _, dtype = key.rpartition(" | ")
     return device, dtype
+
+
+def model_key(name: str, revision: str) -> str:
+    """Name in `Metrics.models`; `model_of` takes it apart. revision: what tells its weights from others."""
+    return f"{name} | {revision}"
+
+
+def model_of(key: str) -> tuple[str, str]:
+    """(name, revision) of a `model_key`."""
+    name, _, revision = key.rpartition(" | ")
+    return name, revision

@@ -68,6 +68,13 @@ def job_facts(job: JobSpec, resolved: Resolved) -> dict[str, Any]:
     }
 
 
+def revision_of(facts: Mapping[str, Any]) -> str:
+    """What tells the weights of a job from others: hub id and revision, or a digest of local files; the adapter's too.
+    facts: of `job_facts`."""
+    model = facts["decoder"]["model"]
+    return " + ".join([model["source"], *([f"adapter {model['adapter']}"] if model.get("adapter") else [])])
+
+
 def run_facts(
     job: JobSpec, facts: Mapping[str, Any], inputs: Sequence[str], schema: pa.Schema, sources: Sequence[str] = ()
 ) -> dict[str, Any]:

@@ -19,8 +19,9 @@ METRICS_FILE, UNIT_METRICS_FILE = "metrics.json", "_manifest/metrics.parquet"
 class RunWork:
     """What one run did itself, apart from what it found done.
 
-    seconds: wall time of the run; stream_seconds: of it, while units were worked on. retries, wasted_tokens: tries
-    beyond the first of a unit and prompt tokens spent on tries that came to nothing; None where the ledger was lost.
+    seconds: wall time of the run; stream_seconds: of it, while units were worked on. dollars: price of `seconds`.
+    retries, wasted_tokens: tries beyond the first of a unit and prompt tokens spent on tries that came to nothing; None
+    where the ledger was lost.
     """
 
     rows: int = 0
@@ -30,6 +31,7 @@ class RunWork:
     seconds: float = 0.0
     stream_seconds: float = 0.0
     docs_per_second: float = 0.0
+    dollars: float = 0.0
     dollars_per_1000: float = 0.0
     retries: int | None = 0
     wasted_tokens: int | None = 0
@@ -92,6 +94,7 @@ def work_of(
         seconds=round(seconds, 3),
         stream_seconds=round(stream_seconds, 3),
         docs_per_second=rows / stream_seconds if stream_seconds else 0.0,
+        dollars=price_per_hour * seconds / 3600,
         dollars_per_1000=price_per_hour * seconds / 3600 * 1000 / rows if rows else 0.0,
         retries=waste[0] if waste else None,
         wasted_tokens=waste[1] if waste else None,
@@ -121,11 +124,12 @@ def metrics_facts(kept: Sequence[UnitRecord], rows_in: int) -> dict[str, Any]:
 
 def per_step(metrics: Metrics) -> dict[str, float]:
     """tokens_per_step: value tokens emitted, those of prefills counted, per forward pass that fed value tokens (no such
-    pass counts as one); slots_per_step: value tokens fed per such pass."""
+    pass counts as one). Per such pass, slots_per_step: slots that had work; value_tokens_fed_per_step: what was fed."""
     decode = metrics.decode
     return {
         "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
-        "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
+        "slots_per_step": decode.slots_per_step,
+        "value_tokens_fed_per_step": decode.value_tokens_fed_per_step,
     }
 
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from hpd_core.rows import Counts, RowStatus
 from pipeline.manifest import UnitRecord
-from pipeline.metrics import Metrics, device_of
+from pipeline.metrics import Metrics, device_of, model_of
+from pipeline.peak import DEVICE, RESIDENT
 
 #: {column: stage of `Metrics.seconds`}. An actor's whole time on a unit is no "decode" here: that is a part of it.
 STAGES = {
@@ -26,21 +27,25 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
     """The numbers of one unit, flat.
 
     rows_<status>, and the counters of `hpd_core.rows.Counts` under their names; prefill_tokens: all that was fed before
-    a value (prompts and shared prefixes); slot_steps: value tokens fed, one per live slot and step. Seconds: `STAGES`,
-    and prefill_seconds and decode_seconds, the parts of an actor's time that forward passes took. device, dtype: None
-    where no decoder was needed or it is not known.
+    a value (prompts and shared prefixes). Seconds: `STAGES`, and prefill_seconds and decode_seconds, the parts of an
+    actor's time that forward passes took. peak_memory_bytes: most resident memory of the actor's process while it
+    worked on the unit, weights included; peak_device_memory_bytes: what its tensors took of a GPU at most. These,
+    device, dtype, model and revision are None where no decoder was needed or it is not known.
     """
     decode = metrics.decode
-    places = sorted(map(device_of, metrics.devices))
+    places, models = sorted(map(device_of, metrics.devices)), sorted(map(model_of, metrics.models))
     return {
         "rows": metrics.rows_in,
         **{f"rows_{status.value}": metrics.rows[status.value] for status in RowStatus},
         "prefill_tokens": decode.prompt_tokens + decode.prefix_tokens,
-        "slot_steps": decode.decode_rows,
         **decode.as_dict(),
         **{column: metrics.seconds.get(stage, 0.0) for column, stage in STAGES.items()},
         "device": ", ".join(device for device, _ in places) or None,
         "dtype": ", ".join(sorted({dtype for _, dtype in places})) or None,
+        "model": ", ".join(sorted({name for name, _ in models})) or None,
+        "revision": ", ".join(revision for _, revision in models) or None,
+        "peak_memory_bytes": metrics.peak_memory.get(RESIDENT),
+        "peak_device_memory_bytes": metrics.peak_memory.get(DEVICE),
     }
 
 
@@ -68,7 +73,7 @@ def to_parquet(table: pa.Table) -> bytes:
 
 def _schema() -> pa.Schema:
     """The same columns with the same types, also of an output without units."""
-    sample = unit_facts(Metrics(decode=Counts()))
+    sample = unit_facts(Metrics(decode=Counts(), peak_memory={RESIDENT: 0, DEVICE: 0}))
     kinds: dict[str, pa.DataType] = {"file": pa.string(), "start": pa.int64(), "stop": pa.int64()}
     kinds |= {"data": pa.string(), "fingerprint": pa.string()}
     for name, value in sample.items():

@@ -1,7 +1,8 @@
 """An Airflow 3 DAG: plan, extract, verify and report one partition of a catalog on a Ray cluster.
 
-Copy this file into the DAG folder. Airflow's environment needs nothing else: no Ray provider, no ray, no torch, nothing
-of this project. Each task runs the command `hpd` of another environment. Variables that it reads when it is parsed:
+Copy this file into the DAG folder and hpd_ray_trigger.py into the plugins folder (without it the task extract waits in
+a worker). Airflow's environment needs nothing else: no Ray provider, no ray, no torch, nothing of this project. Each
+task runs the command `hpd` of another environment. Variables that it reads when it is parsed:
 
 HPD_COMMAND           path of `hpd`; `hpd` of PATH without it
 HPD_TIMEOUT_HOURS     longest extraction, 24 without it
@@ -17,13 +18,19 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Param
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferralError
+
+try:
+    import hpd_ray_trigger as waiting
+except ImportError:
+    waiting = None
 
 COMMAND = os.environ.get("HPD_COMMAND", "hpd")
 TIMEOUT = timedelta(hours=float(os.environ.get("HPD_TIMEOUT_HOURS", "24")))
@@ -72,8 +79,15 @@ def plan_command(params: Params, partition: str) -> list[str]:
 
 
 def submit_command(params: Params, partition: str) -> list[str]:
+    """Submits, and waits for nothing."""
     command = [COMMAND, "submit", *job_options(params, partition), "--address", str(params["address"])]
-    return [*command, "--follow", "--stop-on-interrupt", "--every", str(params["poll_seconds"]), "--json"]
+    return [*command, "--stop-on-interrupt", "--json"]
+
+
+def follow_command(params: Params, partition: str, job: str | None = None) -> list[str]:
+    """Submits or attaches, and ends as the job does; of a `job` that was submitted already, whether it runs or not."""
+    command = [*submit_command(params, partition), "--follow", "--every", str(params["poll_seconds"])]
+    return [*command, "--attach", job] if job else command
 
 
 def verify_command(params: Params, partition: str) -> list[str]:
@@ -189,6 +203,54 @@ class HpdOperator(BaseOperator):
             self.log.info(line.rstrip())
 
 
+class ExtractOperator(HpdOperator):
+    """Runs the job: waits for it in the triggerer where one runs, else in the worker."""
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(command=follow_command, **others)
+
+    def execute(self, context: Any) -> Any:
+        params, partition = context["params"], partition_of(context)
+        if not may_defer(params.get("deferrable")):
+            self.log.info("waiting in the worker: a look at the job every %s s", params["poll_seconds"])
+            return self.run_hpd(follow_command(params, partition))
+        job = self.run_hpd(submit_command(params, partition))
+        trigger = waiting.RayJobTrigger(
+            address=job["address"],
+            job=job["submission_id"],
+            every=float(params["poll_seconds"]),
+            until=time.time() + TIMEOUT.total_seconds(),
+        )
+        # Later than the trigger's own end, which stops the job: for where no triggerer is left to see that.
+        self.defer(trigger=trigger, method_name="ended", timeout=TIMEOUT + timedelta(hours=1))
+
+    def ended(self, context: Any, event: Mapping[str, str]) -> Any:
+        """The trigger fired. The verdict is the manifest's, which `hpd` reads."""
+        params, partition = context["params"], partition_of(context)
+        if event["state"] == waiting.TIMED_OUT:
+            try:
+                waiting.stop_job(event["address"], event["job"])
+            except (waiting.RaySilentError, waiting.RayRefusedError) as error:
+                self.log.warning("job %s may go on: %s", event["job"], error)
+            raise AirflowException(f"job {event['job']} took longer than {TIMEOUT}; what it committed stays")
+        return self.run_hpd(follow_command(params, partition, event["job"]))
+
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralError as error:
+            # The trigger failed, as where the triggerer does not find its module. The job goes on: attach to it.
+            self.log.warning("the triggerer could not wait for the job (%s); waiting in the worker", error)
+            return self.run_hpd(follow_command(context["params"], partition_of(context)))
+
+
+def may_defer(wanted: bool | None) -> bool:
+    """Whether to wait in the triggerer. wanted: None leaves it to whether one runs."""
+    if wanted and waiting is None:
+        raise AirflowFailException("deferrable needs hpd_ray_trigger.py in Airflow's plugins folder")
+    return bool(waiting is not None and (waiting.triggerer_runs() if wanted is None else wanted))
+
+
 class PlanOperator(HpdOperator):
     """Checks the job and its cost before anything is started."""
 
@@ -238,7 +300,12 @@ PARAMS = {
         exclusiveMinimum=0,
         description="Of all machines, where the configuration has no price.",
     ),
-    "poll_seconds": Param(30, type="number", minimum=0.5),
+    "poll_seconds": Param(30, type="number", minimum=0.5, description="Between looks at the job."),
+    "deferrable": Param(
+        None,
+        type=["null", "boolean"],
+        description="Wait in the triggerer and hold no worker; without a word where a triggerer runs.",
+    ),
     "limit": Param(None, type=["null", "integer"], minimum=1, description="Only the first so many rows."),
     "verify_sample": Param(None, type=["null", "integer"], minimum=1, description="Open only so many data files."),
     "report": Param(None, type=["null", "string"], description="Folder of the report; none without it."),
@@ -258,7 +325,7 @@ with DAG(
     tags=["hpd"],
 ) as dag:
     plan = PlanOperator(task_id="plan", command=plan_command, execution_timeout=timedelta(hours=1))
-    extract = HpdOperator(task_id="extract", command=submit_command, execution_timeout=TIMEOUT)
+    extract = ExtractOperator(task_id="extract", execution_timeout=TIMEOUT)
     verify = HpdOperator(task_id="verify", command=verify_command, execution_timeout=timedelta(hours=6))
     report = ReportOperator(task_id="report", command=report_command, execution_timeout=timedelta(hours=1))
     plan >> extract >> verify >> report

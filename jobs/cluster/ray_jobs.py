@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from jobs.cluster.submission import ENTRYPOINT, ClusterError, ClusterUnavailableError, RemoteJob, State, Submission
+from jobs.cluster.submission import (
+    ENTRYPOINT,
+    ClusterError,
+    ClusterTroubledError,
+    ClusterUnavailableError,
+    RemoteJob,
+    State,
+    Submission,
+)
 
 #: Seconds for a connection, and for each silence of an answer; an upload is answered after it was stored.
 TIMEOUTS, UPLOAD_TIMEOUTS = (10.0, 60.0), (10.0, 300.0)
@@ -92,7 +100,7 @@ class RayJobs:
             status = _status(error)
             if status == _TOO_MANY_REQUESTS or status in _SERVER_ERRORS:
                 trouble = f"the Ray cluster at {self.address} is in trouble: {_short(error)}"
-                raise ClusterUnavailableError(trouble) from error
+                raise ClusterTroubledError(trouble) from error
             raise ClusterError(f"{self.address}: not what a Ray job server answers: {_short(error)}") from error
 
 

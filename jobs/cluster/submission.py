@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from hpd_core.settings import fingerprint
 from pipeline.job import JobError, JobSpec
@@ -20,6 +21,8 @@ OUTPUT_KEY, SETTINGS_KEY = "hpd_output", "hpd_settings"
 _DECIDING = ("text", "model", "prompt", "decode", "confidence")
 #: A cluster that does not answer is asked again for so long, and a stopped job waited for.
 PATIENCE_SECONDS, STOP_SECONDS = 300.0, 60.0
+#: A cluster in trouble is asked again for so long, so many seconds apart, before anything is followed.
+TROUBLE_SECONDS, TROUBLE_PAUSE = 60.0, 2.0
 #: The log is read whole each time: a long one is asked for less often than the state, and costs no more than this.
 LOG_BYTES_PER_SECOND = 100_000
 
@@ -30,6 +33,10 @@ class ClusterError(JobError):
 
 class ClusterUnavailableError(ClusterError):
     """A cluster that does not answer: the same may succeed later."""
+
+
+class ClusterTroubledError(ClusterUnavailableError):
+    """A cluster that answers, and says that it has trouble of its own: so Ray's does while a job of it is stopping."""
 
 
 class State(StrEnum):
@@ -118,6 +125,39 @@ def submission_of(job: JobSpec, folder: str, env: Mapping[str, str]) -> Submissi
     return Submission(fingerprint(facts), job.output, fingerprint(everything), folder, dict(env))
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, so that tests need not wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+Answer = TypeVar("Answer")
+
+
+def insist(
+    ask: Callable[[], Answer],
+    say: Callable[[str], None],
+    *,
+    passing: type[ClusterUnavailableError] = ClusterTroubledError,
+    end: float | None = None,
+    clock: Clock | None = None,
+) -> Answer:
+    """What `ask` gives, asked again while it raises `passing`. end: of the `clock`; `TROUBLE_SECONDS` from now where it
+    is not given. Whatever is asked must be safe to ask twice."""
+    clock = clock or Clock()
+    end = clock.now() + TROUBLE_SECONDS if end is None else end
+    while True:
+        try:
+            return ask()
+        except passing as error:
+            if clock.now() >= end:
+                raise
+            say(f"{error}; asking again")
+            clock.sleep(TROUBLE_PAUSE)
+
+
 def place(cluster: Cluster, submission: Submission) -> tuple[RemoteJob, bool]:
     """Submits the next attempt, or finds the one that has not ended; (it, whether it was there already).
 
@@ -135,17 +175,22 @@ def place(cluster: Cluster, submission: Submission) -> tuple[RemoteJob, bool]:
     if attempts and not attempts[-1].state.ended:
         return attempts[-1], True
     id = submission.id(submission.attempt(attempts[-1].id) + 1 if attempts else 1)
-    fresh = cluster.submit(id, submission)
-    # Who was asked at the same moment, and was quicker, has submitted the same job.
-    return cluster.job(id) or RemoteJob(id, State.PENDING, metadata=submission.metadata), not fresh
+    mine = RemoteJob(id, State.PENDING, metadata=submission.metadata)
+    if cluster.submit(id, submission):
+        return mine, False
+    # Who asked at the same moment, and was quicker, has submitted the same job.
+    return cluster.job(id) or mine, True
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Time, so that tests need not wait."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+def known(cluster: Cluster, id: str, submission: Submission) -> RemoteJob | None:
+    """The job of this id, None where the cluster has forgotten it. Raises `ClusterError` where it is another's."""
+    job = cluster.job(id)
+    if job is not None and not submission.attempt(id):
+        raise ClusterError(
+            f"{cluster.address}: job {id} is of another job than this configuration, input and output: "
+            f"it writes {job.metadata.get(OUTPUT_KEY, 'somewhere else')}"
+        )
+    return job
 
 
 def follow(
@@ -192,18 +237,28 @@ def follow(
         clock.sleep(every)
 
 
-def stop(cluster: Cluster, submission: Submission, clock: Clock | None = None) -> list[RemoteJob]:
-    """Stops each attempt that has not ended and waits for its end; how they ended, or stand after `STOP_SECONDS`."""
+def stop(
+    cluster: Cluster, submission: Submission, say: Callable[[str], None], clock: Clock | None = None
+) -> list[RemoteJob]:
+    """Stops each attempt that has not ended and waits for its end; how they ended, or stand after `STOP_SECONDS`.
+
+    Raises `ClusterUnavailableError` where nobody answers for as long.
+    """
     clock = clock or Clock()
-    running = [job for job in cluster.jobs() if submission.attempt(job.id) and not job.state.ended]
-    for job in running:
-        cluster.stop(job.id)
-    ended: list[RemoteJob] = []
     end = clock.now() + STOP_SECONDS
+
+    def asked(ask: Callable[[], Answer]) -> Answer:
+        # A job that goes on costs money: silence is no reason to let it.
+        return insist(ask, say, passing=ClusterUnavailableError, end=end, clock=clock)
+
+    running = [job for job in asked(cluster.jobs) if submission.attempt(job.id) and not job.state.ended]
     for job in running:
-        now = cluster.job(job.id)
+        asked(partial(cluster.stop, job.id))
+    ended: list[RemoteJob] = []
+    for job in running:
+        now = asked(partial(cluster.job, job.id))
         while now is not None and not now.state.ended and clock.now() < end:
             clock.sleep(1)
-            now = cluster.job(job.id)
+            now = asked(partial(cluster.job, job.id))
         ended.append(now or job)
     return ended

@@ -89,6 +89,7 @@ def _measured(facts: Facts) -> Chapter:
                 {measured.prompt_tokens_per_document:figure} prompt tokens and
                 {measured.values_per_document:figure} values; a step wrote {measured.tokens_per_step:figure} tokens.""",
             ),
+            *_memory(facts),
             grid(
                 facts,
                 "prices",
@@ -107,12 +108,22 @@ def _measured(facts: Facts) -> Chapter:
             ),
             scatter(
                 "Throughput over slots per step, a dot per unit",
-                "value tokens fed per step",
+                "slots that had work, per step",
                 "rows a second",
                 [(unit["slots_per_step"], unit["rows_per_second"]) for unit in facts["unit_points"]],
             ),
         ],
     )
+
+
+def _memory(facts: Facts) -> list[Paragraph]:
+    """Outputs of older versions do not know it."""
+    measured = facts["measured"]
+    if measured["peak_memory_gib"] is None:
+        return []
+    device = ", its tensors {measured.peak_device_memory_gib:figure} GiB of the GPU"
+    text = "An actor's process held {measured.peak_memory_gib:figure} GiB at most while it worked on a unit"
+    return [paragraph(facts, f"{text}{'' if measured['peak_device_memory_gib'] is None else device}.")]
 
 
 def _time(facts: Facts) -> Chapter:
@@ -125,9 +136,9 @@ def _time(facts: Facts) -> Chapter:
                 """Reading and tokenising run beside the actors, on other cores:
                 {measured.tokenize_seconds_per_row:figure} seconds a row. The fit of unit seconds says
                 {fit.seconds_per_unit:figure} a unit + {fit.seconds_per_prefill_token:figure} a prefill token +
-                {fit.seconds_per_slot_step:figure} a slot-step: prefill is {fit.prefill_share:share} of the fitted time,
-                slot-steps {fit.slot_step_share:share}, the unit itself {fit.unit_share:share}. Half of the units are
-                within {fit.median_error:share} of it.""",
+                {fit.seconds_per_value_token:figure} a value token fed: prefill is {fit.prefill_share:share} of the
+                fitted time, value tokens {fit.value_token_share:share}, the unit itself {fit.unit_share:share}. Half
+                of the units are within {fit.median_error:share} of it.""",
             ),
         ],
     )

@@ -197,12 +197,12 @@ def _fit_facts(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     return {
         "seconds_per_unit": a,
         "seconds_per_prefill_token": b,
-        "seconds_per_slot_step": c,
+        "seconds_per_value_token": c,
         "calibration": float(fitted.calibration[0]),
         "unit_share": float(shares[0] / total),
         "prefill_share": float(shares[1] / total),
-        "slot_step_share": float(shares[2] / total),
+        "value_token_share": float(shares[2] / total),
         "median_error": float(np.median(off)),
         "prefill_tokens_per_row": float(units.features[:, 1].sum() / units.rows.sum()),
-        "slot_steps_per_row": float(units.slot_steps.sum() / units.rows.sum()),
+        "value_tokens_per_row": float(units.value_tokens.sum() / units.rows.sum()),
     }

@@ -14,7 +14,9 @@ from jobs.costs.runs import MeasuredRun, device
 from pipeline.checked import unknown_key
 from pipeline.job import JobError
 from pipeline.metrics import Metrics, total
+from pipeline.peak import DEVICE, RESIDENT
 from pipeline.prices import Prices
+from pipeline.resume import revision_of
 
 #: What training and labels are taken to cost where nobody says: an assumption, in dollars.
 FINETUNE_DOLLARS = 100.0
@@ -77,6 +79,7 @@ def assemble(
             "model": _model_name(runs[0]),
             "device": where,
             "dtype": dtype,
+            "revision": revision_of(runs[0].run["facts"]),
             "machine": prices.machine,
             "actors": actors,
             "units": sum(len(run.units) for run in runs),
@@ -152,12 +155,20 @@ def _throughput(metrics: Metrics) -> dict[str, Any]:
         "rows_per_busy_second": metrics.rows_in / busy,
         "utilisation": busy / (busy + waiting),
         "idle_share": waiting / (busy + waiting),
-        "slots_per_step": decode.decode_rows / decode.steps if decode.steps else 0.0,
+        "slots_per_step": decode.slots_per_step,
+        "value_tokens_fed_per_step": decode.value_tokens_fed_per_step,
         "tokens_per_step": decode.generated_tokens / max(1, decode.steps),
         "prompt_tokens_per_document": decode.prompt_tokens / decode.documents,
         "values_per_document": decode.slots / decode.documents,
+        # Of an actor: a machine must have as much for each, beside what Ray and the object store take.
+        "peak_memory_gib": _gib(metrics.peak_memory.get(RESIDENT)),
+        "peak_device_memory_gib": _gib(metrics.peak_memory.get(DEVICE)),
         "tokenize_seconds_per_row": seconds["tokenize"] / metrics.rows_in,
     }
+
+
+def _gib(size: int | None) -> float | None:
+    return None if size is None else size / 2**30
 
 
 def _price_table(
@@ -242,9 +253,9 @@ def _about(benchmark: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str
 
 
 def _unit_points(runs: Sequence[MeasuredRun]) -> list[dict[str, float]]:
-    """Value tokens fed per step, and rows per second of an actor, of each unit."""
+    """Slots that had work per step, and rows per second of an actor, of each unit."""
     return [
-        {"slots_per_step": u.decode.decode_rows / u.decode.steps, "rows_per_second": u.rows_in / u.seconds["decode"]}
+        {"slots_per_step": u.decode.slots_per_step, "rows_per_second": u.rows_in / u.seconds["decode"]}
         for run in runs
         for u in run.units
         if u.decode.steps and u.seconds["decode"]

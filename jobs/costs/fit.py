@@ -1,4 +1,4 @@
-"""Seconds of a unit out of what it fed, by least squares: seconds = a + b x prefill tokens + c x slot-steps.
+"""Seconds of a unit out of what it fed, by least squares: seconds = a + b x prefill tokens + c x value tokens.
 
 Documents that are decoded together share their steps, so that nobody sees what one of them took; units are seen whole.
 No term of work gives time back, so a, b and c are not negative. Resampling units with replacement, through the fit and
@@ -38,7 +38,7 @@ class UnitWork:
     """What units were and took; every field [units].
 
     rows: input rows. documents: decoded ones. copied: those that took an equal one's answer. slots: of the decoded.
-    prompt_tokens, prefix_tokens: fed before values, of documents and of shared prefixes. slot_steps: value tokens fed.
+    prompt_tokens, prefix_tokens: fed before values, of documents and of shared prefixes. value_tokens: fed.
     seconds: of an actor.
     """
 
@@ -48,13 +48,13 @@ class UnitWork:
     slots: FloatArray
     prompt_tokens: FloatArray
     prefix_tokens: FloatArray
-    slot_steps: FloatArray
+    value_tokens: FloatArray
     seconds: FloatArray
 
     @property
     def features(self) -> FloatArray:
-        """[units, 3]: 1, prefill tokens, slot-steps."""
-        return np.stack([np.ones(len(self.rows)), self.prompt_tokens + self.prefix_tokens, self.slot_steps], axis=1)
+        """[units, 3]: 1, prefill tokens, value tokens."""
+        return np.stack([np.ones(len(self.rows)), self.prompt_tokens + self.prefix_tokens, self.value_tokens], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def seconds_per_row(work: UnitWork, weights: FloatArray, places: Places | None, 
     """[draws] actor seconds per input row of a corpus whose rows are like those of `places` (None: like the units').
 
     weights: [draws, units]; drawn: [draws, places]. Lengths and numbers of slots come from the places; how many
-    documents repeat, how many steps a slot takes and how many rows a unit has, from the units: where units are alike in
+    documents repeat, how many tokens a slot takes and how many rows a unit has, from the units: where they are alike in
     size, what a unit costs by itself cannot be told from what its rows cost, and must not be spread over other sizes.
     """
     fitted = fit(work, weights)
@@ -134,8 +134,8 @@ def seconds_per_row(work: UnitWork, weights: FloatArray, places: Places | None, 
         decoded = there / (drawn @ places.rows) * _each(documents, documents + weights @ work.copied)
         tokens, slots = _each(drawn @ places.prompt_tokens, there), _each(drawn @ places.slots, there)
     # Shared prefixes are fed once per actor, which is a part of its start.
-    steps = slots * _each(weights @ work.slot_steps, weights @ work.slots)
-    features = np.stack([per_unit, decoded * tokens, decoded * steps], axis=1)
+    values = slots * _each(weights @ work.value_tokens, weights @ work.slots)
+    features = np.stack([per_unit, decoded * tokens, decoded * values], axis=1)
     return fitted.calibration * (features * fitted.coefficients).sum(axis=1)
 
 

@@ -169,7 +169,7 @@ def work(runs: Sequence[MeasuredRun]) -> UnitWork:
         slots=column("slots"),
         prompt_tokens=column("prompt_tokens"),
         prefix_tokens=column("prefix_tokens"),
-        slot_steps=column("decode_rows"),
+        value_tokens=column("decode_rows"),
         seconds=np.array([unit.seconds["decode"] for unit in units], dtype=np.float64),
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from hpd_core.schema import Schema
 from jobs.decoders import load
 from jobs.timing.build import build
 from jobs.timing.work import ModelSize, Order, Ready, Traced, Turn
+from pipeline.peak import forget_peak, resident_bytes
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Station:
             dtype=str(self.loaded.model.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             document_tokens=sum(len(d.ids) for d in self.encoded),
-            resident=_status("VmRSS"),
+            resident=resident_bytes("VmRSS"),
         )
 
     def run(self) -> Turn:
@@ -71,7 +71,7 @@ class Station:
             counts = self._decoder.extract_encoded(self.encoded, self.order.forced).counts
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         whole = Traced(len(passes), sum(tokens for tokens, _ in passes), sum(rows for _, rows in passes))
-        return Turn(seconds, cpu, counts, whole, self._widest(), _status("VmHWM"))
+        return Turn(seconds, cpu, counts, whole, self._widest(), resident_bytes("VmHWM"))
 
     def record(self) -> Forced:
         """What the model itself answers, absent values left out: answers to force on every engine."""
@@ -114,18 +114,3 @@ def traced(model: Model) -> Iterator[list[tuple[int, int]]]:
         yield passes
     finally:
         handle.remove()
-
-
-def forget_peak() -> None:
-    """Makes the kernel count this process's peak memory from now on."""
-    with suppress(OSError):  # not ours to write in some containers: the peak is then that of the whole life
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _status(name: str) -> int:
-    """A line of /proc/self/status in bytes; 0 where there is none (other systems than Linux)."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)

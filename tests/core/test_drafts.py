@@ -118,7 +118,8 @@ def test_right_drafts_save_steps_and_none_are_made_beyond_the_rows_of_a_step(mod
 
     monkeypatch.setattr(decoding, "make_step", watched)
     _, most = decode(models("llama"), prompts, with_drafts(*WAYS[2]))
-    assert most.steps < without.steps and most.decode_rows == without.decode_rows
+    assert most.steps < without.steps and most.decode_rows == without.decode_rows == without.slot_steps
+    assert most.slot_steps == sum(wanted for _, wanted in widths) - most.drafted_tokens < most.decode_rows
     assert most.generated_tokens == without.generated_tokens and without.drafted_tokens == 0
     widths.clear()
     _, some = decode(models("llama"), prompts, with_drafts(*WAYS[2], draft_rows=10))

@@ -289,7 +289,7 @@ def test_counts_add_up(models):
     assert counts.prompt_tokens == sum(len(p.memory_ids) for p in prompts)
     assert counts.generated_tokens == sum(len(s.ids) for s in slots)
     # the last token of a slot, terminator or K_max-th, is never fed
-    assert counts.decode_rows == sum(len(s.ids) - 1 for s in slots)
+    assert counts.decode_rows == counts.slot_steps == sum(len(s.ids) - 1 for s in slots)
     assert counts.prefix_tokens == 13 and counts.cached_tokens == 26
 
 

@@ -100,9 +100,9 @@ def test_forced_ids_are_fed_together_and_only_where_slots_need_not_stay_in_step(
         assert counts.forced_tokens == slots[0].forced
         assert (len(slots[0].ids), slots[0].forced) == (6, 4)
         if way == WAYS[1]:
-            assert (widest, counts.steps, counts.decode_rows) == ([1] * 5, 5, 5)
+            assert (widest, counts.steps, counts.decode_rows, counts.slot_steps) == ([1] * 5, 5, 5, 5)
         else:
-            assert (widest, counts.steps, counts.decode_rows) == ([4], 1, 4)
+            assert (widest, counts.steps, counts.decode_rows, counts.slot_steps) == ([4], 1, 4, 1)
 
 
 @pytest.mark.parametrize("layout, visibility", [WAYS[0], WAYS[2]])

@@ -30,8 +30,9 @@ pytestmark = [
 class Airflow:
     def __init__(self, world: World, repository: Path, folder: Path) -> None:
         self.world, self.folder = world, folder
-        (folder / "dags").mkdir()
-        shutil.copy(repository / "jobs/airflow/hpd_catalog.py", folder / "dags")
+        for name, place in (("hpd_catalog.py", "dags"), ("hpd_ray_trigger.py", "plugins")):
+            (folder / place).mkdir()
+            shutil.copy(repository / "jobs/airflow" / name, folder / place)
         self.config = job_file(world, tiny(folder))
         hpd = folder / "hpd"
         hpd.write_text(f'#!/bin/sh\ncd {repository} && exec {sys.executable} -m jobs.cli "$@"\n')
@@ -72,8 +73,9 @@ def test_a_budget_that_is_too_small_starts_nothing_and_one_that_is_not_does(airf
     assert code != 0 and "above budget_dollars 1: not started" in log, log[-3000:]
     assert not stored(airflow.world, "priced")
 
-    code, log = airflow.run(source, "priced", budget_dollars=1000, **rates)
+    code, log = airflow.run(source, "priced", budget_dollars=1000, deferrable=True, **rates)
     assert code == 0, log[-5000:]
+    assert "[DAG TEST] Trigger completed" in log and "attached to job hpd-" in log
     assert listing(airflow.world, "priced")["rows_in"] == 200
     assert "about 55.56 dollars" in log and "complete: 200 rows" in log and "verified" in log
 

@@ -21,6 +21,34 @@ class AirflowFailException(AirflowException): ...
 class AirflowSkipException(AirflowException): ...
 
 
+class TaskDeferralError(AirflowException): ...
+
+
+class TaskDeferred(BaseException):
+    def __init__(self, trigger: Any, method_name: str, timeout: Any) -> None:
+        self.trigger, self.method_name, self.timeout = trigger, method_name, timeout
+
+
+class BaseTrigger:
+    def __init__(self) -> None:
+        self.log = logging.getLogger("trigger")
+
+
+class TriggerEvent:
+    def __init__(self, payload: Any) -> None:
+        self.payload = payload
+
+
+class Conf:
+    """Airflow's configuration. values: {(section, key): value}."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], str] = {}
+
+    def get(self, section: str, key: str, fallback: str) -> str:
+        return self.values.get((section, key), fallback)
+
+
 class Param:
     def __init__(self, default: Any = None, **schema: Any) -> None:
         self.default, self.schema = default, schema
@@ -53,6 +81,14 @@ class BaseOperator:
         if DAG.current is not None:
             DAG.current.tasks[task_id] = self
 
+    def defer(self, *, trigger: Any, method_name: str, timeout: Any) -> None:
+        raise TaskDeferred(trigger, method_name, timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any], context: Any) -> Any:
+        if next_method == "__fail__":
+            raise TaskDeferralError(next_kwargs["error"])
+        return getattr(self, next_method)(context, **next_kwargs)
+
     def __rshift__(self, other: BaseOperator) -> BaseOperator:
         self.downstream.append(other.task_id)
         return other
@@ -60,11 +96,19 @@ class BaseOperator:
 
 def modules() -> dict[str, ModuleType]:
     """What stands in for Airflow in `sys.modules`."""
-    made = {name: ModuleType(name) for name in ("airflow", "airflow.sdk", "airflow.sdk.exceptions")}
-    for kind in (DAG, BaseOperator, Param):
-        setattr(made["airflow.sdk"], kind.__name__, kind)
-    for error in (AirflowException, AirflowFailException, AirflowSkipException):
-        setattr(made["airflow.sdk.exceptions"], error.__name__, error)
+    contents: dict[str, tuple[type, ...]] = {
+        "airflow": (),
+        "airflow.sdk": (DAG, BaseOperator, Param),
+        "airflow.sdk.exceptions": (AirflowException, AirflowFailException, AirflowSkipException, TaskDeferralError),
+        "airflow.sdk.configuration": (),
+        "airflow.triggers": (),
+        "airflow.triggers.base": (BaseTrigger, TriggerEvent),
+    }
+    made = {name: ModuleType(name) for name in contents}
+    for name, kinds in contents.items():
+        for kind in kinds:
+            setattr(made[name], kind.__name__, kind)
+    made["airflow.sdk.configuration"].conf = Conf()  # type: ignore[attr-defined]
     return made
 
 

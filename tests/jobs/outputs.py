@@ -16,7 +16,7 @@ from pipeline.storage import Storage
 from pipeline.summary import work_of, write_metrics
 from pipeline.units import InputFile, Unit
 
-#: Seconds of a unit, of a prefill token, of a slot-step; and what an actor waits before each unit but its first.
+#: Seconds of a unit, of a prefill token, of a value token; and what an actor waits before each unit but its first.
 PER_UNIT, PER_TOKEN, PER_STEP, IDLE, LOAD = 2.0, 0.003, 0.001, 0.5, 6.0
 ROWS, SLOTS = 50, 4
 DECODER = {"model": {"source": "sha256:0", "adapter": "sha256:1", "dtype": "float32"}, "settings": {}}
@@ -42,6 +42,7 @@ def unit_metrics(random: np.random.Generator, *, first: bool, device: str = CPU,
             prefix_tokens=prefix,
             cached_tokens=80 * decoded - prefix,
             decode_rows=steps,
+            slot_steps=steps,
             generated_tokens=steps + SLOTS * decoded,
             steps=40,
             model_calls=60,
@@ -50,6 +51,7 @@ def unit_metrics(random: np.random.Generator, *, first: bool, device: str = CPU,
         ),
         lengths=Counter(map(length_bin, lengths.tolist())),
         devices=Counter({device_key(device, DTYPE): ROWS}),
+        peak_memory={"resident": 3 * 2**30},
     )
 
 

@@ -84,8 +84,10 @@ def catalog(hpd: FakeHpd, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("HPD_COMMAND", str(hpd.path))
     monkeypatch.setenv("HPD_RETRY_SECONDS", "7")
+    fake_airflow.load("hpd_ray_trigger")
     yield fake_airflow.load("hpd_catalog")
-    sys.modules.pop("hpd_catalog")
+    for name in ("hpd_catalog", "hpd_ray_trigger"):
+        sys.modules.pop(name)
 
 
 @pytest.fixture
@@ -95,7 +97,12 @@ def kuberay(catalog: ModuleType) -> Iterator[ModuleType]:
 
 
 def context(module: ModuleType, **params: Any) -> dict[str, Any]:
-    return {"params": module.dag.defaults | params, "logical_date": datetime(2026, 11, 30), "dag_run": None}
+    """Of a task that waits in the worker, unless `deferrable` is given."""
+    return {
+        "params": module.dag.defaults | {"deferrable": False} | params,
+        "logical_date": datetime(2026, 11, 30),
+        "dag_run": None,
+    }
 
 
 def test_parsing_takes_airflow_and_the_standard_library_alone(repository: Path) -> None:
@@ -105,13 +112,17 @@ from importlib.abc import MetaPathFinder
 class Blocked(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         top = name.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in ("tests", "airflow", "hpd_catalog", "hpd_kuberay"):
+        ours = ("tests", "airflow", "hpd_catalog", "hpd_kuberay")
+        if top not in sys.stdlib_module_names and top not in ours:
             raise ImportError(f"{name} is not to be imported")
 sys.meta_path.insert(0, Blocked())
 from tests.jobs import fake_airflow
 sys.modules.update(fake_airflow.modules())
 for name in ("hpd_catalog", "hpd_kuberay"):
     assert list(fake_airflow.load(name).dag.tasks)
+assert sys.modules["hpd_catalog"].waiting is None  # goes without
+fake_airflow.load("hpd_ray_trigger")
+assert fake_airflow.load("hpd_catalog").waiting is not None
 print("parsed")
 """
     done = subprocess.run([sys.executable, "-S", "-c", script], cwd=repository, capture_output=True, text=True)
@@ -146,7 +157,7 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     made = {
         "validate": catalog.validate_command(params, "2026-11-30"),
-        "submit": catalog.submit_command(params, "2026-11-30"),
+        "submit": catalog.follow_command(params, "2026-11-30"),
         "verify": catalog.verify_command(params, "2026-11-30"),
         "plan": catalog.plan_command(params, "2026-11-30"),
         "report": catalog.report_command(params, "2026-11-30"),
@@ -157,8 +168,12 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
     job = ["--config", "/opt/hpd/job.yaml", "--input", "s3://bucket/catalog/date=2026-11-30/"]
     job += ["--output", "s3://bucket/enriched/date=2026-11-30/", "--set", 'schemas.file="/a b/schemas.yaml"']
     job += ["--limit", "5", "--set", "pool.max_size=4"]
-    watch = ["--follow", "--stop-on-interrupt", "--every", "30", "--json"]
-    assert made["submit"][2:] == [*job, "--address", "http://127.0.0.1:8265", *watch]
+    alone = [*job, "--address", "http://127.0.0.1:8265", "--stop-on-interrupt", "--json"]
+    assert made["submit"][2:] == [*alone, "--follow", "--every", "30"]
+    assert catalog.submit_command(params, "2026-11-30")[2:] == alone
+    attached = catalog.follow_command(params, "2026-11-30", "hpd-feed-1")
+    assert attached == [*made["submit"], "--attach", "hpd-feed-1"]
+    commands["submit"].make_context("submit", attached[2:])
     assert made["validate"][2:] == [*job, "--set", "run.ray_address=auto", "--json"]
     assert made["plan"][2:] == [*job, "--set", "run.ray_address=auto", "--json", "--throughput", "20.5"]
     assert made["verify"][2] == "s3://bucket/enriched/date=2026-11-30/" and "--sample" in made["verify"]

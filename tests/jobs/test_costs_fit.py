@@ -10,7 +10,7 @@ import pytest
 from jobs.costs.fit import Bounds, FloatArray, Places, UnitWork, draws, estimate, fit, non_negative, seconds_per_row
 
 A, B, C = 3.0, 0.004, 0.0009
-ROWS, SLOTS, STEPS = 100, 5, 12  # per unit, per document, slot-steps per document
+ROWS, SLOTS, STEPS = 100, 5, 12  # per unit, per document, value tokens per document
 
 
 def corpus(random: np.random.Generator, units: int, noise: float = 0.05, mixed: float = 0.3) -> UnitWork:
@@ -81,7 +81,7 @@ def test_lengths_repeats_and_empty_rows_of_the_corpus_count() -> None:
         return float(seconds_per_row(measured, once, places, whole)[0])
 
     assert per_row(Places(10 * ones, 10 * ones, 10 * 240.0 * ones, 10 * SLOTS * ones)) == pytest.approx(
-        truth(240) + C * (work.slot_steps.sum() / work.rows.sum() - STEPS), rel=1e-3
+        truth(240) + C * (work.value_tokens.sum() / work.rows.sum() - STEPS), rel=1e-3
     )
     usual = per_row(Places(10 * ones, 10 * ones, 1200 * ones, 50 * ones))
     assert per_row(Places(20 * ones, 10 * ones, 1200 * ones, 50 * ones)) < 0.65 * usual, "half of the rows have no text"

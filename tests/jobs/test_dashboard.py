@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from jobs.dashboard import dashboard, table
 from pipeline.metric_names import ALL, MetricKind
@@ -26,7 +34,7 @@ def test_every_metric_of_the_dashboard_exists_with_its_labels_and_none_is_left_o
     assert used == set(known)
     for text in expressions:
         assert text.count("(") == text.count(")") and text.count("{") == text.count("}")
-        grouped = set(re.findall(r"by \((\w+)\)", text)) - {"le"}
+        grouped = {name for list_ in re.findall(r"by \(([\w, ]+)\)", text) for name in list_.split(", ")} - {"le"}
         matched = set(re.findall(r"(\w+)=~", text))
         [name] = set(re.findall(r"ray_hpd_\w+", text)) if grouped else [None]
         assert name is None or grouped <= set(known[name].labels)
@@ -42,3 +50,33 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
     ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(set(ids)) == len(ids)
+
+
+def test_grafanas_own_model_knows_every_key_of_the_dashboard() -> None:
+    """Read as Grafana's published model of a dashboard reads it, and written again, nothing is missing."""
+    register_default_plugins()  # queries of Prometheus among them
+    shipped = dashboard()
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(shipped)))
+    assert list(_missing(shipped, known)) == []
+    strange = shipped | {"panels": [shipped["panels"][1] | {"titel": "x"}]}
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(strange)))
+    assert list(_missing(strange, again)) == [".panels[0].titel"]
+
+
+def _missing(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key, value in wanted.items():
+            yield from _missing(value, found.get(key), f"{path}.{key}")
+    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        for number, (value, other) in enumerate(zip(wanted, found, strict=True)):
+            yield from _missing(value, other, f"{path}[{number}]")
+    elif wanted != found:
+        yield path
+
+
+def test_every_expression_is_promql_with_the_right_types() -> None:
+    expressions = [t["expr"] for panel in dashboard()["panels"] for t in panel.get("targets", ())]
+    for text in expressions:
+        promql_parser.parse(text.replace("$__rate_interval", "1m"))  # what Grafana puts there
+    with pytest.raises(ValueError, match="expected type matrix"):
+        promql_parser.parse("rate(ray_hpd_rows_total)")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,17 @@ from jobs.cluster.package import located
 from jobs.cluster.submission import (
     LOG_BYTES_PER_SECOND,
     PATIENCE_SECONDS,
+    STOP_SECONDS,
+    TROUBLE_SECONDS,
     ClusterError,
+    ClusterTroubledError,
     ClusterUnavailableError,
     RemoteJob,
     State,
     Submission,
     follow,
+    insist,
+    known,
     place,
     stop,
     submission_of,
@@ -164,7 +170,7 @@ def test_stopping_stops_every_attempt_that_runs_and_waits() -> None:
     cluster.add("hpd-feed-1", FAILED)
     cluster.add("hpd-feed-2", RUNNING)
     cluster.add("hpd-beef-1", RUNNING)
-    assert [(job.id, job.state) for job in stop(cluster, JOB, FakeTime().clock)] == [("hpd-feed-2", STOPPED)]
+    assert [(job.id, job.state) for job in stop(cluster, JOB, print, FakeTime().clock)] == [("hpd-feed-2", STOPPED)]
     assert cluster.stopped == ["hpd-feed-2"]
 
     class Deaf(FakeCluster):
@@ -172,4 +178,66 @@ def test_stopping_stops_every_attempt_that_runs_and_waits() -> None:
 
     deaf, time = Deaf(script=()), FakeTime()
     deaf.add("hpd-feed-1", RUNNING)
-    assert [job.state for job in stop(deaf, JOB, time.clock)] == [RUNNING] and 55 < time.seconds < 65
+    assert [job.state for job in stop(deaf, JOB, print, time.clock)] == [RUNNING] and 55 < time.seconds < 65
+
+
+@dataclass
+class Troubled(FakeCluster):
+    """Answers each question only when it was asked for the third time, as Ray may while a job of it is stopping."""
+
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def _first(self, question: str) -> None:
+        self.asked[question] = self.asked.get(question, 0) + 1
+        if self.asked[question] % 3:
+            raise ClusterTroubledError("the Ray cluster at http://head:8265 is in trouble: 500")
+
+    def jobs(self) -> Sequence[RemoteJob]:
+        self._first("jobs")
+        return super().jobs()
+
+    def job(self, id: str) -> RemoteJob | None:
+        self._first("job")
+        return super().job(id)
+
+    def stop(self, id: str) -> None:
+        self._first("stop")
+        super().stop(id)
+
+
+def test_trouble_while_a_job_is_stopping_is_borne_for_a_while() -> None:
+    cluster, said, time = Troubled(script=()), list[str](), FakeTime()
+    cluster.add("hpd-feed-1", RUNNING)
+    assert [job.state for job in stop(cluster, JOB, said.append, time.clock)] == [STOPPED]
+    assert len(said) == 6 and all("is in trouble: 500; asking again" in line for line in said)
+
+    job, attached = insist(lambda: place(cluster, JOB), said.append, clock=time.clock)
+    assert (job.id, attached) == ("hpd-feed-2", False)
+
+
+def test_trouble_and_silence_that_last_are_told() -> None:
+    def ask() -> None:
+        raise error
+
+    for error, bound in ((ClusterTroubledError("500"), TROUBLE_SECONDS), (ClusterUnavailableError("nobody"), 0)):
+        time = FakeTime()
+        with pytest.raises(type(error)):
+            insist(ask, print, clock=time.clock)
+        assert bound <= time.seconds <= bound + 2
+
+    class Silent(FakeCluster):
+        def jobs(self) -> Sequence[RemoteJob]:
+            raise ClusterUnavailableError("nobody")
+
+    time = FakeTime()
+    with pytest.raises(ClusterUnavailableError):
+        stop(Silent(), JOB, print, time.clock)  # what costs money is asked to stop for longer
+    assert STOP_SECONDS <= time.seconds <= STOP_SECONDS + 2
+
+
+def test_a_job_of_another_output_is_not_attached_to() -> None:
+    cluster = FakeCluster(script=())
+    cluster.add("hpd-beef-1", RUNNING, {"hpd_output": "s3://b/other"})
+    with pytest.raises(ClusterError, match=r"hpd-beef-1 is of another job .* it writes s3://b/other"):
+        known(cluster, "hpd-beef-1", JOB)
+    assert known(cluster, "hpd-feed-9", JOB) is None

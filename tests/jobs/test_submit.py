@@ -218,14 +218,21 @@ def test_what_a_complete_output_says(spec: JobSpec, monkeypatch: pytest.MonkeyPa
     assert finished(folder) is None
 
 
-def submit_to(cluster: FakeCluster, spec: JobSpec, job_file: Path, watch: bool = True, stop_too: bool = False) -> dict:
+def submit_to(
+    cluster: FakeCluster,
+    spec: JobSpec,
+    job_file: Path,
+    watch: bool = True,
+    stop_too: bool = False,
+    attach: str | None = None,
+) -> dict:
     submission = Submission("feed", spec.output, "5e77", "/nowhere")
     settings = load_config(job_file)
     with output(False) as out:
         objects: list[dict] = []
         out.finish = objects.append  # type: ignore[method-assign, assignment]
         try:
-            run(cluster, submission, spec, settings, out, watch=watch, stop_too=stop_too, every=0.01)
+            run(cluster, submission, spec, settings, out, watch=watch, stop_too=stop_too, every=0.01, attach=attach)
         except typer.Exit as ended:
             return {**objects[0], "exit": ended.exit_code}
         return {**objects[0], "exit": 0}
@@ -263,6 +270,22 @@ def test_attaching_says_so_and_that_settings_differ(
     assert (facts["submission_id"], facts["attempt"], facts["attached"]) == ("hpd-feed-4", 4, True)
     assert "attached to job hpd-feed-4" in said and "submitted with other settings of pool" in said
     assert "or --env, and keeps them" in said
+
+
+def test_a_job_that_was_submitted_before_is_followed_and_judged_and_nothing_is_submitted(
+    spec: JobSpec, job_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    cluster = FakeCluster(script=(State.SUCCEEDED,), logs=("done\n",))
+    cluster.add("hpd-feed-3", State.SUCCEEDED)
+    facts = submit_to(cluster, spec, job_file, attach="hpd-feed-3")
+    assert facts["exit"] == 4 and "has no _SUCCESS (Ray says SUCCEEDED" in facts["reason"]
+    run_job(spec)
+    facts = submit_to(cluster, spec, job_file, attach="hpd-feed-3")
+    assert facts["exit"] == 0 and (facts["attempt"], facts["rows_in"]) == (3, 40)
+    assert capsys.readouterr().out == "done\n" * 2 and cluster.submitted == []
+    gone = submit_to(cluster, spec, job_file, attach="hpd-feed-2")
+    assert gone["exit"] == 4 and "the cluster has forgotten the job" in gone["reason"]
 
 
 @pytest.fixture
@@ -330,7 +353,7 @@ def test_wrong_options_are_refused_without_ray_or_torch(job_file: Path, reposito
 
     assert "decode: unknown key 'layot'" in refused("--address", "http://h:1", "--set", "decode.layot=gaps")
     assert "ray://h:1: jobs are submitted to the dashboard" in refused("--address", "ray://h:1")
-    assert "what happens while" in refused("--address", "http://h:1", "--stop-on-interrupt")
+    assert "without --follow does nothing" in refused("--address", "http://h:1", "--attach", "hpd-feed-1")
 
 
 @pytest.fixture

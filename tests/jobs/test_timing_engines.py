@@ -136,6 +136,7 @@ def test_an_engine_says_what_the_hook_sees(
     fed = sum(tokens for tokens, _ in passes)
     assert counts.model_calls == len(passes)
     assert live_tokens(counts) <= fed
+    assert counts.slot_steps == counts.decode_rows > 0  # nothing is drafted or forced by a list here
     if engine.name == "hpd" or "continuous" in engine.name or engine == Engine("ar", 1):
         assert live_tokens(counts) == fed  # nothing is padded
     elif engine.batch > 1:

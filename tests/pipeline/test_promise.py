@@ -51,6 +51,7 @@ def test_rows_that_the_actors_counted_otherwise_than_planned_break_the_promise()
 
 
 def test_tokens_per_step_are_those_of_the_benchmark() -> None:
-    decode = Counts(generated_tokens=30, decode_rows=20, steps=5, model_calls=10)
-    assert per_step(Metrics(decode=decode)) == {"tokens_per_step": 6.0, "slots_per_step": 4.0}
+    decode = Counts(generated_tokens=30, decode_rows=20, slot_steps=15, steps=5, model_calls=10)
+    wanted = {"tokens_per_step": 6.0, "slots_per_step": 3.0, "value_tokens_fed_per_step": 4.0}
+    assert per_step(Metrics(decode=decode)) == wanted
     assert per_step(Metrics(decode=Counts(generated_tokens=3, model_calls=1)))["tokens_per_step"] == 3.0

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pipeline.drive
-from hpd_core.rows import Counts
+from hpd_core.prompt import EncodedDocument
+from hpd_core.rows import Counts, Extraction
 from hpd_core.settings import DecoderSpec
 from pipeline.compact import compact
 from pipeline.device import device_name, processor
@@ -22,6 +26,7 @@ from pipeline.metrics import LENGTH_EDGES, Metrics, device_key, device_of, lengt
 from pipeline.run import run
 from pipeline.storage import Storage
 from pipeline.unit_table import to_parquet, unit_facts, unit_table
+from pipeline.verify import verify
 from tests.pipeline.fakes import HashDecoder, HashDecoders
 from tests.pipeline.helpers import inline, job, shards, write
 
@@ -30,6 +35,20 @@ class SlowDecoders(HashDecoders):
     def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
         time.sleep(0.05)
         return super().__call__(spec, device, threads)
+
+
+class FeedingDecoders(HashDecoders):
+    """Its decoders feed one value token a document."""
+
+    def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
+        return FeedingDecoder(self)
+
+
+class FeedingDecoder(HashDecoder):
+    def extract_encoded(self, documents: Sequence[EncodedDocument]) -> Extraction:
+        extraction = super().extract_encoded(documents)
+        extraction.counts.decode_rows = extraction.counts.slot_steps = len(documents)
+        return extraction
 
 
 def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +72,13 @@ def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: p
         assert row["rows"] == row["rows_ok"] == row["documents"] == 15
         assert row["actor_seconds"] >= 0.01 and row["tokenize_seconds"] > 0 and row["commit_seconds"] > 0
         assert (row["device"], row["dtype"]) == (f"{processor()}, 1 thread", "float32")
+        assert (row["model"], row["revision"]) == ("fake", "fake@main")
+        assert row["peak_memory_bytes"] > 10 * 2**20 and row["peak_device_memory_bytes"] is None
     for stage, column in (("load", "load_seconds"), ("idle", "idle_seconds"), ("decode", "actor_seconds")):
         assert totals["seconds"][stage] == pytest.approx(sum(row[column] for row in rows), abs=1e-4)
     assert totals["lengths"] == {"16": 10, "24": 50}, "product number 7 has 16 bytes"
+    assert totals["models"] == {"fake | fake@main": 60}
+    assert totals["peak_memory_bytes"] == {"resident": max(row["peak_memory_bytes"] for row in rows)}, "not their sum"
     assert totals["devices"] == {f"{processor()}, 1 thread | float32": 60}
 
 
@@ -81,17 +104,37 @@ def test_rows_without_text_need_no_decoder_and_name_no_device(tmp_path: Path, mo
     run(job(tmp_path, tmp_path / "in"))
     [row] = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
     assert row["device"] is None and row["dtype"] is None and row["load_seconds"] == 0
+    assert row["model"] is None and row["peak_memory_bytes"] is None
 
 
 def test_an_output_of_before_there_were_lengths_and_devices_can_be_read() -> None:
     facts = Metrics(decode=Counts(prompt_tokens=5, prefix_tokens=2, decode_rows=3)).as_dict()
-    old = {name: value for name, value in facts.items() if name not in ("lengths", "devices")}
+    old = {
+        name: value
+        for name, value in facts.items()
+        if name not in ("lengths", "devices", "models", "peak_memory_bytes")
+    }
+    del old["decode"]["slot_steps"]
     flat = unit_facts(Metrics.from_dict(old))
     assert (flat["prefill_tokens"], flat["slot_steps"], flat["device"]) == (7, 3, None)
+    assert (flat["revision"], flat["peak_memory_bytes"]) == (None, None)
+
+
+def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.drive, "drive", inline)
+    shards(tmp_path / "in", count=1, rows=30)
+    assert run(job(tmp_path, tmp_path / "in", decoder_factory=FeedingDecoders(tmp_path / "calls.log"))).complete
+    changed = [tmp_path / "out" / name for name in ("metrics.json", "_manifest/job.json")]
+    for path in [*changed, *(tmp_path / "out/_manifest/units").iterdir()]:
+        text = path.read_text()
+        assert '"slot_steps"' in text
+        path.write_text(re.sub(r'"slot_steps": \d+,\s*', "", text))
+    assert verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage()).findings == ()
 
 
 def test_the_table_has_the_same_columns_with_and_without_units() -> None:
     empty = pq.read_table(io.BytesIO(to_parquet(unit_table([]))))
+    assert empty.schema.field("peak_device_memory_bytes").type == pa.int64()
     assert empty.num_rows == 0 and {"file", "actor_seconds", "slot_steps", "rows_no_text"} <= set(empty.column_names)
 
 

@@ -58,7 +58,7 @@ class Station:
             dtype=str(self.loaded.model.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             document_tokens=sum(len(d.ids) for d in self.encoded),
-            resident=_status("VmRSS"),
+            resident=status_bytes("VmRSS"),
         )
 
     def run(self) -> Turn:
@@ -71,7 +71,7 @@ class Station:
             counts = self._decoder.extract_encoded(self.encoded, self.order.forced).counts
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         whole = Traced(len(passes), sum(tokens for tokens, _ in passes), sum(rows for _, rows in passes))
-        return Turn(seconds, cpu, counts, whole, self._widest(), _status("VmHWM"))
+        return Turn(seconds, cpu, counts, whole, self._widest(), status_bytes("VmHWM"))
 
     def record(self) -> Forced:
         """What the model itself answers, absent values left out: answers to force on every engine."""
@@ -122,7 +122,7 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _status(name: str) -> int:
+def status_bytes(name: str) -> int:
     """A line of /proc/self/status in bytes; 0 where there is none (other systems than Linux)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -12,12 +12,13 @@ import yaml
 from typer.testing import CliRunner
 
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
-from jobs.timing import steady
+from jobs import benchmark_steady
+from jobs.benchmark_pipeline import units_of
 from jobs.timing.bare import BareLoop, Pass
 from jobs.timing.process import Loop
 from jobs.timing.resident import samples, write_tiny
 from jobs.timing.steady import memory_figures, speed_figures
-from jobs.timing.through_ray import Extracted, figures, markdown, parts, units_of
+from jobs.timing.through_ray import Extracted, figures, markdown, parts
 from pipeline.compose import compose
 from pipeline.config import load_config
 from tests.core.tiny_folder import write_tiny_model
@@ -86,13 +87,13 @@ def test_memory_is_read_after_each_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["500", "4000,500", "a,b"])
 def test_two_numbers_of_rows_are_few_and_many(job: list[str], rows: str) -> None:
-    result = CliRunner().invoke(steady.app, ["speed", *job, "--rows", rows])
+    result = CliRunner().invoke(benchmark_steady.app, ["speed", *job, "--rows", rows])
     assert result.exit_code == 2 and "must be two numbers, few,many" in result.stderr
 
 
 def test_a_catalog_that_is_too_small_is_refused(job: list[str]) -> None:
-    result = CliRunner().invoke(steady.app, ["speed", *job, "--rows", "5,40"])
-    assert result.exit_code == 2 and "the catalog has 9 different documents" in result.stderr
+    result = CliRunner().invoke(benchmark_steady.app, ["speed", *job, "--rows", "5,40"])
+    assert result.exit_code == 2 and "of 12 rows drawn 9 are different documents" in result.stderr
 
 
 @pytest.mark.slow
@@ -100,10 +101,10 @@ def test_a_catalog_that_is_too_small_is_refused(job: list[str]) -> None:
 def test_the_pipeline_and_the_bare_loop_in_turns(job: list[str], tmp_path: Path) -> None:
     import typer
 
-    from jobs.timing.through_ray import through_ray
+    from jobs.benchmark_pipeline import benchmark_pipeline
 
     app = typer.Typer()
-    app.command()(through_ray)
+    app.command()(benchmark_pipeline)
     arguments = [*job, "--output", str(tmp_path / "o"), "--repeat", "1", "--set", "pool.cpus=1"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -115,7 +116,9 @@ def test_the_pipeline_and_the_bare_loop_in_turns(job: list[str], tmp_path: Path)
 
 @pytest.mark.slow
 def test_an_actor_s_speed_at_many_rows(job: list[str]) -> None:
-    result = CliRunner().invoke(steady.app, ["speed", *job, "--rows", "3,9", "--repeat", "2", "--threads", "1"])
+    result = CliRunner().invoke(
+        benchmark_steady.app, ["speed", *job, "--rows", "3,9", "--repeat", "2", "--threads", "1"]
+    )
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout.splitlines()[-1])
     assert facts["rows"] == [3, 9] and len(facts["seconds"]) == 2

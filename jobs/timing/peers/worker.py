@@ -136,6 +136,9 @@ class OpenVino:
         return [len(result.m_generation_ids[0]) for result in results], None
 
 
+ENGINES: dict[str, Callable[[dict[str, Any]], Peer]] = {"vllm": Vllm, "openvino": OpenVino}
+
+
 def converted(model: Path) -> Path:
     """The folder in OpenVINO's own form, float32; made once by optimum-intel, whole or not at all."""
     folder = model.with_name(f"{model.name}-openvino")
@@ -224,4 +227,4 @@ def cpu_seconds() -> float:
 if __name__ == "__main__":
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve({"vllm": Vllm, "openvino": OpenVino}[sys.argv[1]], sys.stdin, pipe)
+    serve(ENGINES[sys.argv[1]], sys.stdin, pipe)

@@ -14,6 +14,7 @@ class FakePeer:
     """Remembers every prompt as long as its cache lives, and writes what it was told to. way: what it does wrong."""
 
     version = "fake 1.0"
+    spins = 0.0
 
     def __init__(self, way: str, order: dict[str, Any]) -> None:
         if way == "broken":

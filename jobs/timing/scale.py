@@ -100,7 +100,7 @@ def ray_cluster(actors: int, nodes: int) -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     share, rest = divmod(actors, nodes)
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": _SPARE})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": _SPARE, "include_dashboard": False})
     try:
         for number in range(nodes):
             made.add_node(num_cpus=share + (number < rest))
@@ -158,7 +158,7 @@ def main(
         print(json.dumps(point(**json.loads(point_))))
         return
     numbers = [[int(word) for word in words.split(",")] for words in (actors, units)]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(prefix="ray") as sessions:
+    with _scratch() as folder, _scratch() as sessions:
         # A cluster leaves word of itself where Ray looks for one: nobody else is to find this one.
         os.environ["RAY_TMPDIR"] = sessions
         facts = series(Path(folder), numbers[0], nodes, rounds, seconds, rows, numbers[1])
@@ -168,6 +168,11 @@ def main(
         (output / "scale.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         (output / "scale.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Ray's last processes may still write into it when it is removed."""
+    return tempfile.TemporaryDirectory(prefix="hpd", ignore_cleanup_errors=True)
 
 
 def _peak_mib() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,8 @@ class FakePeer:
         if way == "broken":
             raise ImportError("no such\nlibrary")
         self._way, self._cache = way, set[tuple[int, ...]]()
-        self.settings = {key: order[key] for key in ("precision", "threads", "longest")}
+        below = subprocess.Popen(["sleep", "600"]).pid if way == "below" else 0
+        self.settings = {"below": below} | {key: order[key] for key in ("precision", "threads", "longest")}
 
     def reset(self) -> None:
         self._cache.clear()

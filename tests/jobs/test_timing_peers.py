@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_a_peer_that_does_not_tell_what_its_cache_saved_has_an_upper_bound(start
 def test_a_peer_that_fails_says_why(start: Start, way: str, reason: str) -> None:
     with pytest.raises(EngineFailed, match=reason):
         start(way).run()
+
+
+def test_what_a_peer_started_ends_with_it(start: Start) -> None:
+    station = start("below")
+    state = Path(f"/proc/{station.ready.settings['below']}/stat")
+    assert state.exists()
+    station.close()
+    deadline = time.monotonic() + 20
+    while state.exists() and " Z " not in state.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not state.exists() or " Z " in state.read_text()
 
 
 def test_a_peer_needs_forced_answers(spec: DecoderSpec) -> None:

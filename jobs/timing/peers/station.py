@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -56,7 +59,10 @@ class Pipe:
     """The process of a peer. Raises EngineFailed with its last word where it ends or fails."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # A group of its own: engines have processes below theirs, which would outlive it.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def ask(self, facts: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -75,9 +81,11 @@ class Pipe:
         return done
 
     def close(self) -> None:
-        """Ends the process: its stdin ends, and it has nothing to save."""
-        self._process.kill()
-        self._process.communicate()
+        """Ends the process and all below it: there is nothing to save."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(BrokenPipeError):
+            self._process.communicate()
 
 
 class PeerStation:

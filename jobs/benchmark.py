@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hpd_core import recipe
-from hpd_core.settings import DecoderSpec
+from hpd_core.settings import DecoderSpec, did_you_mean
 from jobs.console import Output, command, output, run_alone, say, say_notice
 from jobs.options import (
     AsJson,
@@ -30,9 +30,9 @@ from jobs.options import (
 from jobs.remote.catalog import read_catalog
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import benchmark_page, write_page
-from jobs.timing.engines import OPTIONAL, ablations, contenders
+from jobs.timing.engines import OPTIONAL, PEERS, ablations, contenders, peer_engines
 from jobs.timing.plot import LABELS, LINE, charts
-from jobs.timing.series import Series, run_series
+from jobs.timing.series import PeerSettings, Series, run_series
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from jobs.timing.tables import markdown
 from pipeline.compose import catalog_reader, compose
@@ -89,6 +89,14 @@ def benchmark(
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave an engine out; may be repeated. Not hpd, not ar.")
     ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(help=f"Other projects' engines as well, each in an environment of its own: {','.join(PEERS)}."),
+    ] = None,
+    peers_folder: Annotated[
+        Path, typer.Option(help="Holds their environments (.venv-<peer>), installed where they are not there: GBs.")
+    ] = Path(),
+    peers_precision: Annotated[str, typer.Option(help="float32 | own (the fastest that each offers)")] = "float32",
     json_: AsJson = False,
 ) -> None:
     """Time HPD against autoregressive baselines; writes benchmark.md, benchmark.json and benchmark.html."""
@@ -96,9 +104,11 @@ def benchmark(
     if lengths is not None and lengths not in list(Lengths):
         raise JobError(f"--lengths {lengths}: must be one of {', '.join(Lengths)}")
     how = how if lengths is None else Lengths(lengths)
+    others = _peers(peers, how, ablation, peers_precision)
+    known = [*OPTIONAL, *(engine.name for engine in peer_engines(others))]
     for name in skip or ():
-        if name not in OPTIONAL:
-            raise JobError(f"--skip {name!r}: must be one of {', '.join(OPTIONAL)}")
+        if name not in known:
+            raise JobError(f"--skip {name!r}: must be one of {', '.join(known)}")
     if (dataset is None) == (config is None):
         raise JobError("give either --dataset (a benchmark file) or --config (a job with its catalog)")
     if dataset is not None:
@@ -130,13 +140,30 @@ def benchmark(
     engines = ablations(duplicates=bool(shape.repeats)) if ablation else None
     if engines is None:
         engines = contenders(len(shape.documents), skip or (), forced=how is not Lengths.MODEL)
+        engines += peer_engines(others, skip or ())
     price = machine_prices()[_MACHINE].dollars_per_hour if dollars_per_hour is None else dollars_per_hour
     say_notice(spec.model)
     notice = recipe.notice_of(spec.model)
     with output(json_) as out:
-        plan = Series(spec, shape, how, tuple(engines), repeat, threads, cold, price)
+        settings = PeerSettings(peers_folder, peers_precision)
+        plan = Series(spec, shape, how, tuple(engines), repeat, threads, cold, price, settings)
         facts = run_series(plan, say) | ({"notice": notice} if notice else {})
         finish(out, output_folder, facts, json_)
+
+
+def _peers(words: str | None, lengths: Lengths, ablation: bool, precision: str) -> list[str]:
+    """Names of --peers. Raises JobError for one that does not exist and for what cannot be asked of them."""
+    names = [word.strip() for word in words.split(",")] if words is not None else []
+    for name in names:
+        if name not in PEERS:
+            raise JobError(f"--peers {words}: {did_you_mean(name, PEERS, 'peers')}")
+    if precision not in ("float32", "own"):
+        raise JobError(f"--peers-precision {precision}: must be float32 or own")
+    if names and ablation:
+        raise JobError("--peers: --ablations compares HPD with itself")
+    if names and lengths is Lengths.MODEL:
+        raise JobError("--peers: their lengths are forced, they know no end after so many lines; --lengths recorded")
+    return list(dict.fromkeys(names))
 
 
 def catalog(

@@ -12,3 +12,12 @@ def cell(text: str) -> str:
 
 def bounds(interval: Sequence[float]) -> str:
     return f"{interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def table_head(names: Sequence[str]) -> list[str]:
+    """The first two lines of a table whose first column is text and whose others are numbers."""
+    return [table_row(names), "|---|" + "---:|" * (len(names) - 1)]
+
+
+def table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 #: The engine that everything else is compared with, and the autoregressive one that ratios are taken against.
 HPD, REFERENCE, PRESENT = "hpd", "ar", "ar-present"
+#: Engines of other projects, each in an environment of its own: see jobs/timing/peers.
+PEERS = ("vllm", "openvino")
 #: HPD itself and AR with every key: without them there is no ratio.
 ESSENTIAL = (HPD, REFERENCE)
 
@@ -28,6 +30,12 @@ class Engine:
         if self.without:
             return f"{self.name}, {ABLATIONS[self.without]}"
         return f"{self.name}, batch {self.batch}" if self.batch else self.name
+
+    @property
+    def peer(self) -> str:
+        """The project that it is of, "" for ours."""
+        first = self.name.partition("-")[0]
+        return first if first in PEERS else ""
 
 
 #: HPD with one optimisation less each: {key: what it is then}.
@@ -69,6 +77,13 @@ def contenders(documents: int, skip: Collection[str], *, forced: bool) -> list[E
     chosen = [e for e in CONTENDERS if e.name not in skip and (forced or e.name not in NEED_FORCED)]
     capped = [replace(e, batch=min(e.batch, documents)) if e.name in _PER_DOCUMENT else e for e in chosen]
     return list(dict.fromkeys(capped))
+
+
+def peer_engines(peers: Sequence[str], skip: Collection[str] = ()) -> list[Engine]:
+    """What is asked of other projects' engines: a document in two formats, and an attribute a request."""
+    methods = (REFERENCE, PRESENT, "per-attribute")
+    made = [Engine(f"{peer}-{method}") for peer in peers for method in methods]
+    return [engine for engine in made if engine.name not in skip]
 
 
 def ablations(*, duplicates: bool) -> list[Engine]:

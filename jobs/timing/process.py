@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from hpd_core.prompt import PromptError
-from hpd_core.settings import DecoderSpec, SettingsError
+from hpd_core.schema import Document
+from hpd_core.settings import DecoderSpec, ModelSpec, SettingsError
 from hpd_core.sizing import free_memory
 from hpd_core.supported import UnsupportedModelError
 from jobs.timing.engines import Engine
@@ -46,10 +49,33 @@ class Probe:
     threads: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The order of the process that writes the weights for peers, see `peers.weights`."""
+
+    model: ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The order of the process that decodes units of documents one after another, see `bare.BareLoop`.
+
+    units: by the name that they are asked for with. pack_documents: as in a JobSpec.
+    """
+
+    spec: DecoderSpec
+    threads: int | None
+    pack_documents: int
+    units: Mapping[str, Sequence[Sequence[Document]]]
+
+
+_Order = Order | Roof | Probe | Export | Loop
+
+
 class Worker:
     """A process that holds one engine. `ready` is what it said when it was warm."""
 
-    def __init__(self, order: Order | Roof | Probe) -> None:
+    def __init__(self, order: _Order) -> None:
         # libgomp's threads spin for a while after their work: here the next engine has its turn. Read with torch.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         context = multiprocessing.get_context("spawn")
@@ -60,7 +86,8 @@ class Worker:
         self.ready = self._answer()
 
     def ask(self, what: str) -> Any:
-        """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s, `measure` -> Measured.
+        """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s, `measure` -> Measured, `export` -> folder,
+        a name of a `Loop` -> Pass.
 
         Raises EngineFailed or JobError.
         """
@@ -87,24 +114,28 @@ class Worker:
         return content
 
 
-def _serve(pipe: Connection, order: Order | Roof | Probe) -> None:
+def _serve(pipe: Connection, order: _Order) -> None:
     try:
-        asked, first = _prepared(order)
-        pipe.send(("done", first))
-        while True:
-            pipe.send(("done", asked[pipe.recv()]()))
+        with ExitStack() as opened:
+            asked, first = _prepared(order, opened)
+            pipe.send(("done", first))
+            while True:
+                pipe.send(("done", asked[pipe.recv()]()))
     except (EOFError, ConnectionError, KeyboardInterrupt):
         pass  # whoever asked is gone, and says itself why
     except Exception as error:
         if isinstance(error, _MENDABLE):
             pipe.send(("mendable", str(error)))
             return
+        if isinstance(error, EngineFailed):  # a peer's, which has said where
+            pipe.send(("failed", str(error)))
+            return
         traceback.print_exc()
         pipe.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
-def _prepared(order: Order | Roof | Probe) -> tuple[dict[str, Callable[[], Any]], Any]:
-    """What the process can be asked for, and its first word."""
+def _prepared(order: _Order, opened: ExitStack) -> tuple[dict[str, Callable[[], Any]], Any]:
+    """What the process can be asked for, and its first word. opened: what is to be closed at its end."""
     if isinstance(order, Roof):
         import torch
 
@@ -117,6 +148,21 @@ def _prepared(order: Order | Roof | Probe) -> tuple[dict[str, Callable[[], Any]]
         from hpd_core.probe import measure
 
         return {"measure": lambda: measure(order.spec, threads=order.threads)}, None
+    if isinstance(order, Export):
+        from jobs.timing.peers.weights import merged_folder
+
+        return {"export": lambda: str(merged_folder(order.model))}, None
+    if isinstance(order, Loop):
+        from jobs.timing.bare import BareLoop
+
+        loop = BareLoop(order)
+        return {name: partial(loop.run, name) for name in order.units}, None
+    if order.peer is not None:
+        from jobs.timing.peers.station import PeerStation
+
+        peer = PeerStation(order)
+        opened.callback(peer.close)
+        return {"run": peer.run}, peer.ready
     from jobs.timing.station import Station
 
     station = Station(order)

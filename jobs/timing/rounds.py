@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -58,7 +58,8 @@ class Measurement:
 
     def as_dict(self, machine: Machine) -> dict[str, Any]:
         counts, last, seconds = self.counts, self.last, median(self.seconds)
-        needed, computed = needed_flops(machine.size, counts), computed_flops(machine.size, last.traced)
+        needed, traced = needed_flops(machine.size, counts), last.traced
+        computed = None if traced is None else computed_flops(machine.size, traced)
         return {
             "engine": self.engine.name,
             "label": self.engine.label,
@@ -70,32 +71,35 @@ class Measurement:
             "docs_per_second": self.docs_per_second,
             "docs_per_second_spread": list(self.spread),
             "tokens_per_second": counts.generated_tokens / seconds,
-            "steps": counts.steps,
+            "steps": None if traced is None else counts.steps,
             # A prefill emits tokens as well, so 0 steps are counted as one.
-            "tokens_per_step": counts.generated_tokens / max(1, counts.steps),
-            "rows_per_pass": last.traced.tokens / max(1, last.traced.calls),
+            "tokens_per_step": None if traced is None else counts.generated_tokens / max(1, counts.steps),
+            "rows_per_pass": None if traced is None else traced.tokens / max(1, traced.calls),
             "slot_share": slot_share(counts, last.widest),
             "slots_per_step": last.widest or None,
             "live_tokens_per_document": live_tokens(counts) / self.documents,
             "needed_flops_per_document": needed / self.documents,
-            "computed_flops_per_document": computed / self.documents,
-            "waste": 1 - needed / computed if computed else 0.0,
+            # At most so many where the engine does not tell what its cache saved.
+            "needed_flops_is_bound": not last.cache_told,
+            "computed_flops_per_document": None if computed is None else computed / self.documents,
+            "waste": None if computed is None else 1 - needed / computed if computed else 0.0,
             "roofline_share": needed / seconds / machine.roof,
             "peak_bytes": max(run.peak_bytes for run in self.runs),
             "dollars_per_1000": machine.dollars_per_hour / 3600 * seconds / self.documents * 1000,
             "counts": counts.as_dict(),
-            "traced": {"calls": last.traced.calls, "tokens": last.traced.tokens, "head_rows": last.traced.head_rows},
+            "traced": None if traced is None else asdict(traced),
         }
 
 
 def measure(
     engines: Sequence[Engine],
-    run: Callable[[Engine], Turn],
+    run: Callable[[Engine], Turn | None],
     between: Callable[[], None],
     repeat: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[Engine, list[Turn]]:
     """Runs every engine `repeat` times, in turns, each round starting with another one; `between` before each round.
+    An engine whose run gives None has failed and is out.
 
     What slows the machine down for a while then falls on all of them, and none is always first after another.
     """
@@ -104,7 +108,13 @@ def measure(
         between()
         for place in range(len(engines)):
             engine = engines[(place + turn) % len(engines)]
-            runs[engine].append(run(engine))
+            if engine not in runs:
+                continue
+            done = run(engine)
+            if done is None:
+                del runs[engine]
+                continue
+            runs[engine].append(done)
             say(f"round {turn + 1}/{repeat}: {engine.label}: {runs[engine][-1].seconds:.1f} s")
     return runs
 
@@ -136,17 +146,23 @@ def comparison(measurements: Sequence[Measurement], machine: Machine) -> dict[st
     ]
     against = {"ar_batch_1": ratio(hpd, single), "ar_best": ratio(hpd, widest)}
     present = best(measurements, PRESENT)
-    others = [m for m in measurements if m.engine.name not in (HPD, REFERENCE, PRESENT)]
+    own = [m for m in measurements if not m.engine.peer]
+    others = [m for m in own if m.engine.name not in (HPD, REFERENCE, PRESENT)]
+    peers = [m for m in measurements if m.engine.peer]
     if present is not None:
         against["ar_present_best"] = ratio(hpd, present)
     if others:
         other = max(others, key=lambda m: m.docs_per_second)
         against["other_best"] = ratio(hpd, other)
+    if peers:
+        peer = max(peers, key=lambda m: m.docs_per_second)
+        against["peer_best"] = ratio(hpd, peer)
     return {
         "engines": rows,
         "ar_best": widest.engine.label,
         "ar_present_best": present.engine.label if present else None,
         "other_best": other.engine.label if others else None,
+        "peer_best": peer.engine.label if peers else None,
         "hpd_against": against,
         "steps": step_factors(by_batch[HPD, 1], single),
     }

@@ -6,21 +6,32 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hpd_core import sizing
-from hpd_core.settings import DecoderSpec, Quantization
+from hpd_core.settings import DecoderSpec, ModelSpec, Quantization
 from jobs.timing.engines import ESSENTIAL, HPD, Engine
-from jobs.timing.process import EngineFailed, Fleet, Probe, Roof, Worker
+from jobs.timing.peers.environment import python_of
+from jobs.timing.process import EngineFailed, Export, Fleet, Probe, Roof, Worker
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure
 from jobs.timing.shapes import Lengths, Shape
-from jobs.timing.work import Order, Ready, Turn
+from jobs.timing.work import Order, PeerPlace, PeerReady, Ready, Turn
 from pipeline.job import JobError
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """folder: that holds, or is to hold, the environments of peers. precision: see `work.PeerPlace`."""
+
+    folder: Path = Path()
+    precision: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """What to measure. repeat: rounds. cold: caches are empty at the start of every run."""
+    """What to measure. repeat: rounds. cold: caches are empty at the start of every run. peers: how those among the
+    engines are run."""
 
     spec: DecoderSpec
     shape: Shape
@@ -30,6 +41,7 @@ class Series:
     threads: int | None
     cold: bool
     dollars_per_hour: float
+    peers: PeerSettings = PeerSettings()
 
     @property
     def is_ablation(self) -> bool:
@@ -46,10 +58,13 @@ def run_series(plan: Series, say: Callable[[str], None]) -> dict[str, Any]:
     if plan.lengths is Lengths.RECORDED:
         say("recording what the model answers")
         order = replace(order, forced=_recorded(order))
-    fleet = Fleet(lambda engine: replace(order, engine=engine), len(plan.engines))
+    places, missing = _peer_places(plan, say)
+    plan = replace(plan, engines=tuple(e for e in plan.engines if e.label not in missing))
+    fleet = Fleet(lambda e: replace(order, engine=e, peer=places.get(e.peer)), len(plan.engines))
     roof = None
     try:
-        engines, left_out, ready = _started(plan, fleet, say)
+        engines, left_out, ready, peers = _started(plan, fleet, say)
+        left_out |= missing
         roof = Worker(Roof(ready.hidden, ready.intermediate, ready.dtype, ready.threads))
         rates: list[float] = []
 
@@ -57,16 +72,19 @@ def run_series(plan: Series, say: Callable[[str], None]) -> dict[str, Any]:
             rates.append(roof.ask("rate"))
             say(f"matrix rate: {rates[-1] / 1e9:.1f} GFLOP/s")
 
-        runs = measure(engines, _running(fleet), rate, plan.repeat, say)
+        runs = measure(engines, _running(fleet, left_out), rate, plan.repeat, say)
         rate()
     finally:
         fleet.close()
         if roof is not None:
             roof.stop()
     machine = Machine(ready.size, tuple(rates), plan.dollars_per_hour)
-    measurements = [Measurement(engine, len(plan.shape.documents), tuple(runs[engine])) for engine in engines]
+    measurements = [Measurement(engine, len(plan.shape.documents), tuple(runs[engine])) for engine in runs]
     figures = ablation(measurements, machine) if plan.is_ablation else comparison(measurements, machine)
-    return {**_about(plan, machine, ready, fleet.kept), "left_out": left_out, **figures}
+    about = {**_about(plan, machine, ready, fleet.kept), "left_out": left_out}
+    if peers:
+        about["peers"] = {label: {"version": p.version, "settings": dict(p.settings)} for label, p in peers.items()}
+    return {**about, **figures}
 
 
 def _sized(plan: Series, say: Callable[[str], None]) -> Series:
@@ -98,9 +116,38 @@ def _recorded(order: Order) -> tuple[dict[str, str], ...]:
         worker.stop()
 
 
-def _started(plan: Series, fleet: Fleet, say: Callable[[str], None]) -> tuple[list[Engine], dict[str, str], Ready]:
-    """The engines that can run, why others cannot, and what HPD said when it was ready."""
+def _peer_places(plan: Series, say: Callable[[str], None]) -> tuple[dict[str, PeerPlace], dict[str, str]]:
+    """{peer: where it runs}, {label of an engine: why its peer is not to be had}. Installs, and writes the weights."""
+    places: dict[str, PeerPlace] = {}
+    missing: dict[str, str] = {}
+    model = ""
+    for peer in dict.fromkeys(e.peer for e in plan.engines if e.peer):
+        try:
+            python = python_of(peer, plan.peers.folder, say)
+            if not model:
+                say("writing the weights for other engines, float32, adapter merged (once)")
+                model = _exported(plan.spec.model)
+        except EngineFailed as error:
+            missing |= {e.label: str(error) for e in plan.engines if e.peer == peer}
+            continue
+        places[peer] = PeerPlace(str(python), model, plan.peers.precision)
+    return places, missing
+
+
+def _exported(model: ModelSpec) -> str:
+    worker = Worker(Export(model))
+    try:
+        return str(worker.ask("export"))
+    finally:
+        worker.stop()
+
+
+def _started(
+    plan: Series, fleet: Fleet, say: Callable[[str], None]
+) -> tuple[list[Engine], dict[str, str], Ready, dict[str, PeerReady]]:
+    """The engines that can run, why others cannot, what HPD said when it was ready, and what each peer said."""
     engines, left_out, first = [], {}, None
+    peers: dict[str, PeerReady] = {}
     for engine in plan.engines:
         say(f"starting: {engine.label}")
         try:
@@ -111,16 +158,24 @@ def _started(plan: Series, fleet: Fleet, say: Callable[[str], None]) -> tuple[li
             left_out[engine.label] = str(error)
             continue
         engines.append(engine)
-        first = first or ready
+        if engine.peer:
+            peers[engine.label] = ready
+        else:
+            first = first or ready
     assert first is not None
-    return engines, left_out, first
+    return engines, left_out, first, peers
 
 
-def _running(fleet: Fleet) -> Callable[[Engine], Turn]:
-    def run(engine: Engine) -> Turn:
+def _running(fleet: Fleet, left_out: dict[str, str]) -> Callable[[Engine], Turn | None]:
+    """Runs an engine; a peer that fails is left out from there on, which ends no benchmark."""
+
+    def run(engine: Engine) -> Turn | None:
         try:
             outcome: Turn = fleet.run(engine)
         except EngineFailed as error:
+            if engine.peer:
+                left_out[engine.label] = str(error)
+                return None
             hint = "" if engine.name in ESSENTIAL else f"; --skip {engine.name} leaves it out"
             raise JobError(f"{engine.label}: {error}{hint}") from error
         return outcome

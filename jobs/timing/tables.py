@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from jobs.scores.markdown import cell
+from jobs.scores.markdown import cell, table_head, table_row
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
@@ -22,16 +22,21 @@ def markdown(facts: Mapping[str, Any]) -> str:
         f"{machine['head'] / 1e6:.1f} in its head.",
         f"Dollars: {machine['dollars_per_hour']:g} an hour, an assumption. Definitions: docs/benchmark.md.",
     ]
-    lines += [f"Left out: {cell(name)}: {cell(reason)}" for name, reason in facts["left_out"].items()]
+    for name, about in facts.get("peers", {}).items():
+        settings = ", ".join(f"{key} {value}" for key, value in about["settings"].items())
+        lines.append(f"{cell(name)}: {cell(about['version'])}; {cell(settings)}.")
+    if any(row.get("needed_flops_is_bound") for row in facts["engines"]):
+        lines.append("<=: the engine does not tell what its prefix cache saved; counted as if it had saved nothing.")
     return "\n".join([*lines, ""])
 
 
 def _comparison(facts: Mapping[str, Any]) -> list[str]:
     names = [*_NAMES, "x AR batch 1", "x AR best"]
-    lines = _head(names)
+    lines = table_head(names)
     for row in facts["engines"]:
         ratios = [f"{row['ratio_to_ar_batch_1']:.2f}", f"{row['ratio_to_ar_best']:.2f}"]
-        lines.append(_row([*_figures(row), *ratios]))
+        lines.append(table_row([*_figures(row), *ratios]))
+    lines += _left_out(facts, len(names))
     against, steps = facts["hpd_against"], facts["steps"]
     lines.append("")
     for key, name in (
@@ -39,6 +44,7 @@ def _comparison(facts: Mapping[str, Any]) -> list[str]:
         ("ar_best", f"AR, every key, at its best ({facts['ar_best']})"),
         ("ar_present_best", f"AR, present keys only, at its best ({facts['ar_present_best']})"),
         ("other_best", f"the best of the others ({facts['other_best']})"),
+        ("peer_best", f"the best peer ({facts.get('peer_best')})"),
     ):
         if key in against:
             lines.append(f"- HPD / {name}: {_ratio(against[key])}")
@@ -50,11 +56,20 @@ def _comparison(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _ablations(facts: Mapping[str, Any]) -> list[str]:
-    lines = _head([*_NAMES, "brings"])
+    lines = table_head([*_NAMES, "brings"])
     for row in facts["engines"]:
         brings = _ratio(row["brings"]) if row["without"] else "–"
-        lines.append(_row([*_figures(row), brings]))
+        lines.append(table_row([*_figures(row), brings]))
+    lines += _left_out(facts, len(_NAMES) + 1)
     return [*lines, "", "Brings: documents per second with the optimisation / without it, all others on."]
+
+
+def _left_out(facts: Mapping[str, Any], width: int) -> list[str]:
+    """A row for each engine that has no figures, with the reason."""
+    return [
+        table_row([cell(label), f"left out: {cell(reason)}", *["–"] * (width - 2)])
+        for label, reason in facts["left_out"].items()
+    ]
 
 
 _NAMES = (
@@ -75,29 +90,30 @@ _NAMES = (
 
 def _figures(row: Mapping[str, Any]) -> list[str]:
     low, high = row["docs_per_second_spread"]
-    share = row["slot_share"]
+    bound = "<= " if row.get("needed_flops_is_bound") else ""
     return [
         cell(row["label"]),
         f"{row['docs_per_second']:.2f} ({low:.2f}-{high:.2f})",
         f"{row['dollars_per_1000']:.4f}",
-        f"{row['needed_flops_per_document'] / 1e9:.2f}",
-        f"{100 * row['roofline_share']:.0f} %",
-        f"{100 * row['waste']:.0f} %",
+        f"{bound}{row['needed_flops_per_document'] / 1e9:.2f}",
+        f"{bound}{_percent(row['roofline_share'])}",
+        _percent(row["waste"]),
         f"{row['tokens_per_second']:.0f}",
-        f"{row['steps']:,}",
-        f"{row['tokens_per_step']:.1f}",
-        f"{row['rows_per_pass']:.0f}",
-        "–" if share is None else f"{100 * share:.0f} %",
+        _number(row["steps"], ","),
+        _number(row["tokens_per_step"], ".1f"),
+        _number(row["rows_per_pass"], ".0f"),
+        _percent(row["slot_share"]),
         f"{row['peak_bytes'] / 2**30:.2f}",
     ]
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    return [_row(names), "|---|" + "---:|" * (len(names) - 1)]
+def _number(value: float | None, form: str) -> str:
+    """A dash where it is not known."""
+    return "–" if value is None else format(value, form)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _ratio(ratio: Mapping[str, float]) -> str:

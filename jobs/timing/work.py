@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpd_core.rows import Counts
 from hpd_core.schema import Document
@@ -45,14 +46,30 @@ class Turn:
     seconds: wall time. cpu_seconds: of all threads of its process. counts: what the engine says it did.
     widest: most value tokens fed in one decode step where the engine chooses its width, 0 where that is not known.
     peak_bytes: most memory resident during the run, weights and interpreter included.
+    traced: None of a peer, whose passes nobody sees. cache_told: whether the engine says what its cache saved; where it
+        does not, `counts` take it for nothing, and what the method needs is an upper bound.
     """
 
     seconds: float
     cpu_seconds: float
     counts: Counts
-    traced: Traced
+    traced: Traced | None
     widest: int
     peak_bytes: int
+    cache_told: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlace:
+    """Where a peer runs and what it reads.
+
+    python: interpreter of its environment. model: Hugging Face folder of the float32 weights. precision: `float32`, or
+    `own` for its fastest.
+    """
+
+    python: str
+    model: str
+    precision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,7 @@ class Order:
     """All that a process needs to be an engine.
 
     forced: answers to write, one dict per document; None for the model's own. cold: start every run with empty caches.
+    peer: where the engine is another project's.
     """
 
     engine: Engine
@@ -68,6 +86,7 @@ class Order:
     documents: Sequence[Document]
     forced: Sequence[dict[str, str]] | None = None
     cold: bool = False
+    peer: PeerPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,15 @@ class Ready:
     dtype: str
     threads: int
     document_tokens: int
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReady:
+    """What a peer says of itself when it is warm. version: with its name. settings: what it was started with."""
+
+    version: str
+    settings: Mapping[str, Any]
     resident: int
 
 

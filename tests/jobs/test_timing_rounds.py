@@ -117,11 +117,11 @@ def test_the_table_has_a_line_per_engine() -> None:
     text = markdown(report("comparison", comparison(MEASURED, MACHINE)))
     assert text.startswith("# Title\n")
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(MEASURED) and len({line.count("|") for line in lines}) == 1
+    assert len(lines) == 2 + len(MEASURED) + 1 and len({line.count(" |") for line in lines[2:-1]}) == 1
     assert "| hpd | 10.00 (10.00-10.00) |" in text and "| 45 % |" in lines[2]
     assert "HPD / AR, every key, at its best (ar, batch 8): 5.00 (5.00-5.00)" in text
     assert "predicted 10.00, counted 10.00" in text
-    assert "Left out: ar-continuous: has \\| no &lt;b>" in text
+    assert lines[-1].startswith("| ar-continuous | left out: has \\| no &lt;b> | – |")
 
 
 def test_the_page_draws_a_bar_per_engine_and_escapes_names() -> None:

@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_start_is_left_out_with_its_reason_but_hpd_and_ar_
     spec = DecoderSpec(ModelSpec(str(tmp_path)))
     engines = (Engine("hpd"), Engine("ar", 8), Engine("ar-continuous"))
     plan = Series(spec, Shape("x", (), None), Lengths.RECORDED, engines, 1, None, False, 0.0)
-    started, left_out, ready = _started(plan, FakeFleet("ar-continuous"), lambda _: None)  # type: ignore[arg-type]
+    started, left_out, ready, _ = _started(plan, FakeFleet("ar-continuous"), lambda _: None)  # type: ignore[arg-type]
     assert (started, left_out) == ([*engines[:2]], {"ar-continuous": "ValueError: no pages"})
     assert ready == "ready: hpd"
     with pytest.raises(JobError, match="ar, batch 8: ValueError: no pages"):

@@ -14,7 +14,7 @@ _TORCHAO = "pip install 'hpd-catalog[quantization]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class QuantizedKind:
     """package: whose kernels run. install: how to get it. bytes_per_weight: with scales, those of rows left out.
 
     dtypes: model dtypes that the kernels work with. cuda: why a GPU is needed, "" where none is. rounds_activations:
@@ -29,12 +29,12 @@ class Kind:
     rounds_activations: bool = False
 
 
-KINDS: Mapping[Quantization, Kind] = {
-    Quantization.INT8_WEIGHT_ONLY: Kind("torchao", _TORCHAO, 1.0),
-    Quantization.INT8_DYNAMIC: Kind("torchao", _TORCHAO, 1.0, rounds_activations=True),
+KINDS: Mapping[Quantization, QuantizedKind] = {
+    Quantization.INT8_WEIGHT_ONLY: QuantizedKind("torchao", _TORCHAO, 1.0),
+    Quantization.INT8_DYNAMIC: QuantizedKind("torchao", _TORCHAO, 1.0, rounds_activations=True),
     # bfloat16 scale and zero of each group. In float32 the CPU kernel has no vector code: 60 times as long (AVX2).
-    Quantization.INT4_WEIGHT_ONLY: Kind("torchao", _TORCHAO, 0.5 + 4 / INT4_GROUP, ("bfloat16",)),
-    Quantization.FLOAT8_DYNAMIC: Kind(
+    Quantization.INT4_WEIGHT_ONLY: QuantizedKind("torchao", _TORCHAO, 0.5 + 4 / INT4_GROUP, ("bfloat16",)),
+    Quantization.FLOAT8_DYNAMIC: QuantizedKind(
         "torchao",
         _TORCHAO,
         1.0,
@@ -43,7 +43,7 @@ KINDS: Mapping[Quantization, Kind] = {
         rounds_activations=True,
     ),
     # Blocks of 64 with a float32 scale.
-    Quantization.NF4_WEIGHT_ONLY: Kind(
+    Quantization.NF4_WEIGHT_ONLY: QuantizedKind(
         "bitsandbytes", "pip install bitsandbytes", 0.5 + 4 / 64, cuda="its kernels are made for CUDA"
     ),
 }

@@ -22,18 +22,18 @@ from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
 from hpd_core.settings import ModelSpec, SettingsError
 from hpd_core.supported import UnsupportedModelError
-from pipeline.job import ClusterUnavailableError, JobError
+from pipeline.job import JobError, RayNotStartedError
 from pipeline.lease import LeaseError
 from pipeline.storage import StorageError, StoreUnavailableError
 
 P = ParamSpec("P")
 
 #: What may go away by itself, so that the same command is to be tried again.
-_PASSING = (StoreUnavailableError, ModelUnavailableError, LeaseError, ClusterUnavailableError)
+_PASSING = (StoreUnavailableError, ModelUnavailableError, LeaseError, RayNotStartedError)
 #: Errors that say what the user must change.
 _TO_MEND = (
     JobError,
-    ClusterUnavailableError,
+    RayNotStartedError,
     LeaseError,
     StorageError,
     SettingsError,

@@ -18,7 +18,7 @@ class JobError(ValueError):
     """A job that cannot be started as it is described: configuration, input, schema or a pool that does not fit."""
 
 
-class ClusterUnavailableError(RuntimeError):
+class RayNotStartedError(RuntimeError):
     """Ray did not come up; the same command may succeed later."""
 
 

@@ -85,9 +85,10 @@ class Storage:
             fs.invalidate_cache()
             if globs.is_pattern(path) and not fs.exists(path):
                 found, names = globs.matched(fs, path)
+                if not found and names:
+                    raise JobError(f"input {uri}: the pattern matches {names} name(s), but no Parquet file")
                 if not found:
-                    kind = f"{names} name(s), but no Parquet file" if names else "no file"
-                    raise JobError(f"input {uri}: the pattern matches {kind}")
+                    raise JobError(f"input {uri}: the pattern matches no file")
             else:
                 # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
                 # Consoles mark a folder by an empty object whose name ends with a slash.

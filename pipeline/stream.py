@@ -20,7 +20,7 @@ from ray.util.annotations import RayDeprecationWarning
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.fit import check_fit, check_store
-from pipeline.job import ClusterUnavailableError, JobError, Pool
+from pipeline.job import JobError, Pool, RayNotStartedError
 from pipeline.ledger import Attempt, Ledger
 from pipeline.read import UnitSource
 from pipeline.storage import Storage
@@ -50,7 +50,7 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool, unit_bytes: i
     """A Ray to run in: the one this process is connected to, the one at `address`, or a new one with `num_cpus`.
 
     unit_bytes: of the largest unit. Whoever starts it ends it. Raises `JobError` where there is none, it cannot be
-    started, or pool and units do not fit; `ClusterUnavailableError` where it did not start this time.
+    started, or pool and units do not fit; `RayNotStartedError` where it did not start this time.
     """
     owned = not ray.is_initialized()
     # What Ray would say to people (advice on its own settings) is not about their job; what fails is raised or counted.
@@ -73,7 +73,7 @@ def cluster(address: str | None, num_cpus: int | None, pool: Pool, unit_bytes: i
         except Exception as e:  # some are bare: Ray waits 30 seconds for its processes, busy or not
             if address:
                 raise JobError(f"Ray at {address} cannot be used: {e}") from e
-            raise ClusterUnavailableError(f"Ray did not come up here, too busy a machine perhaps: {e}") from e
+            raise RayNotStartedError(f"Ray did not come up here, too busy a machine perhaps: {e}") from e
     try:
         resources = ray.cluster_resources()
         check_fit(pool, resources.get("CPU", 0.0), resources.get("GPU", 0.0))

@@ -60,7 +60,7 @@ class TextReader:
         return {"columns": list(self.columns())}
 
 
-class Encoder:
+class TextEncoder:
     """As many ids as a tokenizer would give."""
 
     def __init__(self, spec: DecoderSpec) -> None:

@@ -49,7 +49,7 @@ _KEY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GpuScript:
     """documents of `text` tokens after a prefix of `prefix`, with `attributes` values of `value` tokens each."""
 
     documents: int
@@ -76,8 +76,8 @@ class Plan:
         return [Prompt(shared, ids(length), self.settings.max_value_tokens) for length in lengths]
 
 
-FULL = Plan(documents=128, text=96, prefix=128, attributes=12, value=5, batches=(8, 32), repeat=3)
-FEW = Plan(documents=4, text=9, prefix=7, attributes=3, value=3, batches=(2,), repeat=1)
+FULL = GpuScript(documents=128, text=96, prefix=128, attributes=12, value=5, batches=(8, 32), repeat=3)
+FEW = GpuScript(documents=4, text=9, prefix=7, attributes=3, value=3, batches=(2,), repeat=1)
 
 
 def random_model(shape: ModelShape, dtype: torch.dtype, device: torch.device) -> Model:
@@ -102,7 +102,7 @@ def random_model(shape: ModelShape, dtype: torch.dtype, device: torch.device) ->
         return Model(AutoModelForCausalLM.from_config(config, dtype=dtype))
 
 
-def oracle(model: Model, plan: Plan) -> dict[str, Any]:
+def oracle(model: Model, plan: GpuScript) -> dict[str, Any]:
     """HPD against the oracle, free and teacher-forced. agreement: share of tokens that both choose given the oracle's.
 
     worst: largest difference of logits over the largest logit of its document.
@@ -133,7 +133,7 @@ def _logits(slot: SlotTokens) -> torch.Tensor:
     return slot.logits
 
 
-def _checked(shape: ModelShape, dtype: torch.dtype, device: torch.device, plan: Plan) -> dict[str, Any]:
+def _checked(shape: ModelShape, dtype: torch.dtype, device: torch.device, plan: GpuScript) -> dict[str, Any]:
     return oracle(random_model(shape, dtype, device), plan)
 
 
@@ -155,7 +155,7 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def run_hpd(model: Model, plan: Plan, prompts: Sequence[Prompt]) -> Callable[[], None]:
+def run_hpd(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> Callable[[], None]:
     decoder = Decoder(model, plan.settings, _STOP)
     value = [1 + n % (model.hf.config.vocab_size - 1) for n in range(plan.value)]
     forced = [[value] * plan.attributes for _ in prompts]
@@ -167,7 +167,7 @@ def run_hpd(model: Model, plan: Plan, prompts: Sequence[Prompt]) -> Callable[[],
 
 
 @torch.inference_mode()
-def _generate(model: Model, plan: Plan, prompts: Sequence[Prompt], batch: int, cache: str) -> None:
+def _generate(model: Model, plan: GpuScript, prompts: Sequence[Prompt], batch: int, cache: str) -> None:
     """Keys and values of every document one after another, the first key apart, which stands in the prompt."""
     new = plan.attributes * (plan.value + _KEY) - _KEY
     texts = sorted(((*p.shared.prefix, *p.document, *p.shared.stubs[0]) for p in prompts), key=len)
@@ -190,7 +190,7 @@ def _generate(model: Model, plan: Plan, prompts: Sequence[Prompt], batch: int, c
             )
 
 
-def engines(model: Model, plan: Plan, prompts: Sequence[Prompt]) -> dict[str, Callable[[], None]]:
+def engines(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> dict[str, Callable[[], None]]:
     found = {"hpd": run_hpd(model, plan, prompts)}
     for cache in ("", "static"):
         for batch in plan.batches:

@@ -50,7 +50,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class ExportWeights:
     """The order of the process that writes the weights for peers, see `peers.weights`."""
 
     model: ModelSpec
@@ -69,7 +69,7 @@ class Loop:
     units: Mapping[str, Sequence[Sequence[Document]]]
 
 
-_Order = Order | Roof | Probe | Export | Loop
+_Order = Order | Roof | Probe | ExportWeights | Loop
 
 
 class Worker:
@@ -148,7 +148,7 @@ def _prepared(order: _Order, opened: ExitStack) -> tuple[dict[str, Callable[[], 
         from hpd_core.probe import measure
 
         return {"measure": lambda: measure(order.spec, threads=order.threads)}, None
-    if isinstance(order, Export):
+    if isinstance(order, ExportWeights):
         from jobs.timing.peers.weights import merged_folder
 
         return {"export": lambda: str(merged_folder(order.model))}, None

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.timing.fake import SCHEMA, SPEC, Encoder, FixedCost, TextReader, write_catalog
+from jobs.timing.fake import SCHEMA, SPEC, FixedCost, TextEncoder, TextReader, write_catalog
 from jobs.timing.scale_report import line_through, markdown, per_unit, throughput
 from pipeline.events import Event, Progress
 from pipeline.job import JobSpec, Pool, UnitCaps
@@ -47,7 +47,7 @@ def point(
         SPEC,
         TextReader(),
         (SCHEMA,),
-        encoder_factory=Encoder,
+        encoder_factory=TextEncoder,
         decoder_factory=FixedCost(seconds / rows),
         units=UnitCaps(rows=rows, seconds=1e9),
         pool=Pool(actors, actors),

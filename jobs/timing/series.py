@@ -13,7 +13,7 @@ from hpd_core import sizing
 from hpd_core.settings import DecoderSpec, ModelSpec, Quantization
 from jobs.timing.engines import ESSENTIAL, HPD, Engine
 from jobs.timing.peers.environment import python_of
-from jobs.timing.process import EngineFailed, Export, Fleet, Probe, Roof, Worker
+from jobs.timing.process import EngineFailed, ExportWeights, Fleet, Probe, Roof, Worker
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure
 from jobs.timing.shapes import Lengths, Shape
 from jobs.timing.work import Order, PeerPlace, PeerReady, Ready, Turn
@@ -135,7 +135,7 @@ def _peer_places(plan: Series, say: Callable[[str], None]) -> tuple[dict[str, Pe
 
 
 def _exported(model: ModelSpec) -> str:
-    worker = Worker(Export(model))
+    worker = Worker(ExportWeights(model))
     try:
         return str(worker.ask("export"))
     finally:

@@ -49,7 +49,7 @@ def run_evaluate(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         decoders.load = lambda spec, threads: None  # type: ignore[attr-defined]
         decoders.named = lambda name: lambda loaded, batch: None  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jobs.decoders", decoders)
-        monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_: spec)
+        monkeypatch.setattr("jobs.evaluate.decoder_spec", lambda *_, **__: spec)
         monkeypatch.setattr("jobs.evaluate.extract_chunks", lambda _, documents: answer(answers, documents))
         return CliRunner().invoke(app, ["evaluate", "--dataset", str(dataset), "--output", str(folder), *options])
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.timing import scale
-from jobs.timing.fake import SPEC, Encoder, FixedCost, TextReader, write_catalog
+from jobs.timing.fake import SPEC, FixedCost, TextEncoder, TextReader, write_catalog
 from jobs.timing.scale_report import line_through, markdown, per_unit, throughput
 
 
@@ -45,7 +45,7 @@ def test_the_decoder_costs_the_same_whatever_it_reads(tmp_path: Path) -> None:
     assert [len(table) for table in tables] == [10, 10, 5]
     documents = [d for table in tables for d in TextReader().documents(table)]
     assert len({d.text for d in documents}) == 25 and 1500 < len(documents[3].text) < 2500  # type: ignore[union-attr]
-    encoded = [Encoder(SPEC).encode(d) for d in documents]  # type: ignore[arg-type]
+    encoded = [TextEncoder(SPEC).encode(d) for d in documents]  # type: ignore[arg-type]
     found = FixedCost(0.0)(SPEC, "cpu", 1).extract_encoded(encoded)
     assert len(found.rows) == 25 and len(found.rows[0].values) == 8 and found.counts.documents == 25
 

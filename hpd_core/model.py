@@ -84,7 +84,7 @@ class Model:
     """A decoder-only model of transformers, ready to run steps."""
 
     def __init__(self, hf: Any, *, long_context: bool = False, rounds_activations: bool = False) -> None:
-        """long_context: see ModelSpec. rounds_activations: as `quantization.QuantizedKind` says; the check bears more then."""
+        """long_context: see ModelSpec. rounds_activations: see `quantization.QuantizedKind`; the check bears more."""
         refuse(hf.config)
         self.context = source.context_length(hf.config, long_context=long_context)
         if long_context:

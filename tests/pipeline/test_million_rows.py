@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.job import Event, JobSpec, Progress, UnitCaps
+from pipeline.events import Event, Progress
+from pipeline.job import JobSpec, UnitCaps
 from pipeline.run import run
 from pipeline.storage import Storage
 from tests.pipeline.fakes import PRODUCT, answer

@@ -28,5 +28,6 @@ def write(output: str, storage: Storage, wanted: dict[str, str]) -> None:
     for path, text in wanted.items():
         storage.replace(f"{base}/{path}", text.encode())
     for name in storage.sizes(f"{base}/{FOLDER}"):
-        if f"{FOLDER}/{name}" not in wanted:
+        # Nothing but manifests: another writer's may be under way beside them, under a name of its own.
+        if name.rpartition("/")[2] == "manifest" and f"{FOLDER}/{name}" not in wanted:
             storage.delete(f"{base}/{FOLDER}/{name}")

@@ -26,6 +26,7 @@ from pipeline.partitions import _differs
 from pipeline.prepare import prepare
 from pipeline.run import run
 from pipeline.storage import Storage
+from pipeline.symlinks import write as write_symlinks
 from pipeline.units import InputFile
 from pipeline.verify import verify
 from tests.pipeline.helpers import inline, job, write
@@ -335,6 +336,16 @@ def test_a_flat_output_has_one_list_which_follows_the_job(tmp_path: Path) -> Non
     (tmp_path / "in/b.parquet").unlink()
     run(job(tmp_path, tmp_path / "in"))
     assert {key: len(lines) for key, lines in symlinks(tmp_path).items()} == {".": 1}
+
+
+def test_what_another_writer_has_under_way_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "_symlink_format_manifest"
+    for name in ("manifest", ".manifest.1a2b.tmp", "colour=red/manifest"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("file:///a.parquet\n")
+    write_symlinks(str(tmp_path), Storage(), {"_symlink_format_manifest/manifest": "file:///b.parquet\n"})
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert left == {"manifest", ".manifest.1a2b.tmp"}
 
 
 def test_plain_options_store_what_was_decoded() -> None:

@@ -145,7 +145,7 @@ def test_bad_files_are_named_and_the_good_ones_committed(tmp_path: Path) -> None
     assert not summary.complete and not (tmp_path / "out/_SUCCESS").exists()
     assert len(summary.failures) == 2
     assert any("text.parquet" in f for f in summary.failures)
-    assert any("corrupt.parquet" in f and "read:" in f for f in summary.failures)
+    assert any("corrupt.parquet" in f and "file:" in f for f in summary.failures)
     assert_exact(tmp_path / "out", good)
 
     skipped = run(replace(spec, on_bad_file="skip"))

@@ -77,7 +77,8 @@ class LoggedStorage(Storage):
 
 
 class Watch:
-    """Resident memory of this process and of Ray's workers, at each unit that is committed."""
+    """Resident memory of this process and of the job's actors, which live as long as it does, at each unit that is
+    committed."""
 
     def __init__(self) -> None:
         self.samples: dict[int, list[tuple[int, int]]] = {}  # by process: (rows done, bytes)
@@ -86,8 +87,8 @@ class Watch:
         if progress.event is not Event.COMMITTED:
             return
         me = psutil.Process()
-        workers = [p for p in me.children(recursive=True) if is_worker(p)]
-        for process in [me, *workers]:
+        actors = [p for p in me.children(recursive=True) if is_actor(p)]
+        for process in [me, *actors]:
             try:
                 self.samples.setdefault(process.pid, []).append((progress.rows_done, private(process)))
             except psutil.NoSuchProcess:
@@ -105,9 +106,11 @@ class Watch:
         }
 
 
-def is_worker(process: psutil.Process) -> bool:
+def is_actor(process: psutil.Process) -> bool:
+    """Whether it is one of ours: what reads and commits are tasks, whose workers Ray starts and ends as it likes."""
     try:
-        return process.name().startswith("ray::")
+        title = " ".join(process.cmdline())
+        return title.startswith("ray::") and ("DecodeActor" in title or "Ledger" in title)
     except psutil.NoSuchProcess:
         return False
 

@@ -25,6 +25,7 @@ from jobs.timing.fake import SCHEMA, SPEC, FixedCost, TextEncoder, TextReader, w
 from jobs.timing.scale_report import line_through, markdown, per_unit, throughput
 from pipeline.events import Event, Progress
 from pipeline.job import JobSpec, Pool, UnitCaps
+from pipeline.peak import resident_bytes
 
 #: CPUs of the cluster beside the actors': for reading, committing and the ledger.
 _SPARE = 2
@@ -78,7 +79,7 @@ def point(
         "finish_seconds": ended - times[-1],
         "driver_cpu_seconds": spent - cpu,
         "driver_cpu_before_stream_seconds": stream_cpu - cpu,
-        "driver_peak_mib": _peak_mib(),
+        "driver_peak_mib": resident_bytes("VmHWM") // 2**20,
         "commits": [round(t - stream, 4) for t in times],
     }
 
@@ -174,11 +175,6 @@ def main(
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """Ray's last processes may still write into it when it is removed."""
     return tempfile.TemporaryDirectory(prefix="hpd", ignore_cleanup_errors=True)
-
-
-def _peak_mib() -> int:
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) // 1024
 
 
 def _busy_seconds() -> float:

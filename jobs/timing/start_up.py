@@ -21,6 +21,7 @@ import typer
 from pipeline.folding import Folding
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
+from pipeline.peak import resident_bytes
 from pipeline.record import UnitRecord
 from pipeline.resume import remaining, select
 from pipeline.storage import Storage
@@ -84,8 +85,7 @@ def read(folder: str, count: int) -> dict[str, Any]:
 
 def _peak_mib() -> int:
     """The most that this process ever held. `getrusage` would tell that of the process that started it."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) // 1024
+    return resident_bytes("VmHWM") // 2**20
 
 
 def main(

@@ -70,9 +70,8 @@ def place(
         raise ValueError(f"stub lengths {list(stub_lengths)}: every stub needs a token")
     positions = list(range(prefix_length, prefix_length + document_length))
     stubs = [NO_STUB] * document_length
-    blocks = range(0, document_length, document_block)
-    ends_of_blocks = [min(first + document_block, document_length) - 1 for first in blocks]
-    reaches = [prefix_length + ends_of_blocks[n // document_block] for n in range(document_length)]
+    last = document_length - 1
+    reaches = [prefix_length + min(n - n % document_block + document_block - 1, last) for n in range(document_length)]
     ends = []
     start = prefix_length + document_length
     for number, length in enumerate(stub_lengths):

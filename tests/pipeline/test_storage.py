@@ -161,13 +161,13 @@ def test_a_local_path_has_one_name(tmp_path: Path, given: str, means: str) -> No
 def test_a_path_with_steps_back_finds_the_same_files_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("in/x.parquet", "work/notes"):
+    for name in ("in/x.parquet", "here/notes"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"x")
-    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "here")
     [file] = STORAGE.find("../in")
     assert file == STORAGE.find(str(tmp_path / "in"))[0] == STORAGE.stat("../in/x.parquet")
-    assert STORAGE.find("../in/*.parquet") == STORAGE.find(f"file://{tmp_path}/work/../in/") == [file]
+    assert STORAGE.find("../in/*.parquet") == STORAGE.find(f"file://{tmp_path}/here/../in/") == [file]
     assert file.uri == str(tmp_path / "in/x.parquet") and STORAGE.absolute("/..") == "/"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from threading import local
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,19 @@ from pipeline.storage import Storage
 from pipeline.unit_reader import InputChangedError, UnitReader
 from pipeline.units import Unit
 
-#: The reader of this process, in which a worker runs many tasks. With units handed out in order each worker passes over
-#: a row group once, whichever of its units it gets. (One task for many units is no way: without a target size of
-#: blocks, which would cut units, Ray joins all that a read task yields.)
-_readers: list[UnitReader] = []
+
+class _Readers(local):
+    """The reader of this thread, if it has one: a worker runs its tasks in one thread, jobs in one process in several.
+
+    With units handed out in order each worker passes over a row group once, whichever of its units it gets. (One task
+    for many units is no way: without a target size of blocks, which would cut units, Ray joins all that a read task
+    yields.)
+    """
+
+    reader: UnitReader | None = None
+
+
+_readers = _Readers()
 #: What Arrow and file systems raise about a file. Anything else is a fault of ours, and says nothing against it.
 _BAD_FILE = (OSError, EOFError, ValueError, KeyError, pa.ArrowException)
 
@@ -49,12 +59,13 @@ class UnitSource(Datasource):
 
 
 def read_unit(unit: Unit, storage: Storage, columns: Sequence[str] | None = None) -> pa.Table:
-    """`UnitReader.read` by the reader of this process."""
-    if not _readers or not _readers[0].is_for(storage, columns):
-        for reader in _readers:
+    """`UnitReader.read` by the reader of this thread."""
+    reader = _readers.reader
+    if reader is None or not reader.is_for(storage, columns):
+        if reader is not None:
             reader.close()
-        _readers[:] = [UnitReader(storage, columns)]
-    return _readers[0].read(unit)
+        reader = _readers.reader = UnitReader(storage, columns)
+    return reader.read(unit)
 
 
 def _read_block(unit: Unit, storage: Storage, columns: Sequence[str] | None) -> Iterable[pa.Table]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +16,7 @@ import pytest
 
 from pipeline.block import failure
 from pipeline.file_rows import FileRows
-from pipeline.read import UnitSource, _readers
+from pipeline.read import UnitSource, _readers, read_unit
 from pipeline.storage import Storage
 from pipeline.unit_reader import UnitReader
 from pipeline.units import Unit
@@ -87,7 +89,27 @@ def test_tasks_of_one_process_share_the_pass_and_those_of_another_job_do_not(tmp
         [task] = UnitSource(units[1:2], STORAGE, columns).get_read_tasks(1)
         [block] = task()
         assert block.column_names[:-2] == (columns or ["id", "title"])
-    assert len(_readers) == 1
+    assert _readers.reader is not None and _readers.reader.is_for(STORAGE, None)
+
+
+def test_threads_of_one_process_do_not_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs in one process: each step of one stands between two steps of the other."""
+    tables = {name: large(tmp_path / f"{name}.parquet", 6000, name) for name in ("a", "b")}
+    meeting = Barrier(2, timeout=30)
+    check = UnitReader._check_version
+
+    def meet(self: UnitReader, unit: Unit) -> None:
+        meeting.wait()
+        check(self, unit)
+
+    monkeypatch.setattr(UnitReader, "_check_version", meet)
+
+    def read_all(name: str) -> bool:
+        units = units_of(tmp_path / f"{name}.parquet", (0, 1000, 2500, 6000))
+        return all(read_unit(unit, STORAGE).equals(tables[name].slice(unit.start, unit.rows)) for unit in units)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read_all, tables)) == [True, True]
 
 
 def test_whole_row_groups_are_not_held_open(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from jobs.options import (
     VisibilityName,
     decoder_spec,
 )
-from jobs.remote.catalog import read_catalog
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import benchmark_page, write_page
 from jobs.timing.engines import OPTIONAL, PEERS, ablations, contenders, peer_engines
@@ -35,6 +34,7 @@ from jobs.timing.plot import LABELS, LINE, charts
 from jobs.timing.series import PeerSettings, Series, run_series
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
 from jobs.timing.tables import markdown
+from pipeline.catalog import read_catalog
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError

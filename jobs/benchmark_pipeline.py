@@ -23,9 +23,9 @@ from hpd_core import sizing
 from hpd_core.schema import Document
 from jobs.console import command, run_alone, say
 from jobs.options import ConfigFile, Folder, Inputs, Overrides
-from jobs.remote.catalog import read_catalog
 from jobs.timing.process import EngineFailed, Loop, Probe, Worker
 from jobs.timing.through_ray import extracted, figures, markdown
+from pipeline.catalog import read_catalog
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError, JobSpec

@@ -20,10 +20,10 @@ import typer
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
 from jobs.console import command, say
 from jobs.options import ConfigFile, Inputs, ModelName, Overrides, Threads
-from jobs.remote.catalog import read_catalog
 from jobs.timing.process import EngineFailed, Loop, Worker
 from jobs.timing.shapes import catalog_shape
 from jobs.timing.steady import memory_figures, speed_figures
+from pipeline.catalog import read_catalog
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError

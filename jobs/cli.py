@@ -17,6 +17,7 @@ from jobs.plan import plan
 from jobs.publish import publish
 from jobs.report import report
 from jobs.review import app as review
+from jobs.silver import silver
 from jobs.submit import submit
 from jobs.validate import validate
 from jobs.verify import verify
@@ -43,6 +44,7 @@ app.add_typer(review)
 app.command()(benchmark)
 app.command()(finetune)
 app.command()(label)
+app.command()(silver)
 app.command()(judge)
 
 if __name__ == "__main__":

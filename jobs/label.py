@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +10,9 @@ import typer
 
 from hpd_core.schema import Document
 from jobs.console import Exit, command, output, run_alone, say
+from jobs.labels.run import LabelRun, shown
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
 from jobs.remote.asking import Answers, Limits, ask_all
-from jobs.remote.catalog import Product, read_catalog
 from jobs.remote.costs import cost, price_of, spoken
 from jobs.remote.endpoint import Endpoint
 from jobs.remote.endpoint_options import (
@@ -34,8 +31,8 @@ from jobs.remote.endpoint_options import (
     endpoint_of,
 )
 from jobs.remote.journal import Journal
-from jobs.remote.labels import Kept, Label, benchmark_line, label_question, labels_of
-from jobs.scores.lines import write_lines
+from jobs.remote.labels import label_question, labels_of
+from pipeline.catalog import Product, read_catalog
 from pipeline.compose import catalog_reader, compose
 from pipeline.config import load_config
 from pipeline.job import JobError, RowFault
@@ -96,10 +93,7 @@ def label(
             "spent": cost(answers.spent, price),
             "spent_in_all_runs": cost(journal.spent, price),
         }
-        write_lines(output_file, labelled.lines)
-        write_lines(output_file.with_suffix(".rejected.jsonl"), labelled.rejected)
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        output_file.with_suffix(".summary.json").write_text(text, encoding="utf-8")
+        labelled.write(output_file, facts)
         for line in shown(facts):
             out.console.print(line, highlight=False, markup=False, soft_wrap=True)
         out.console.print(f"this run: {spoken(answers.spent, price)}", highlight=False)
@@ -114,59 +108,21 @@ def label(
         raise typer.Exit(Exit.TOO_MANY_ERRORS)
 
 
-@dataclass(slots=True)
-class LabelRun:
-    """What is written. rows = lines + duplicates + rejected. kept: {attribute: how many of each `Kept`}."""
-
-    rows: int
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-    duplicates: int = 0
-    kept: dict[str, Counter[Kept]] = field(default_factory=dict)
-
-    def count(self, labels: Iterable[Label]) -> None:
-        for one in labels:
-            self.kept.setdefault(one.attribute, Counter())[one.kept] += 1
-
-    def facts(self) -> dict[str, Any]:
-        reasons = Counter(line["kind"] for line in self.rejected)
-        return {
-            "rows": self.rows,
-            "labelled": len(self.lines),
-            "duplicates": self.duplicates,
-            "rejected": dict(reasons),
-            "attributes": {name: {k.value: found[k] for k in Kept} for name, found in self.kept.items()},
-        }
-
-
 def gather(products: Sequence[Product], keys: Mapping[Document, str], answers: Answers) -> LabelRun:
-    """Lines and rejections of all products, in order. keys: of their questions.
-
-    A product whose text, schema and category came before is a duplicate, and gives no second line.
-    """
-    found = LabelRun(len(products))
-    seen: set[tuple[str, Document]] = set()
+    """Lines and rejections of all products, in order. keys: of their questions."""
+    found = LabelRun()
     for product in products:
         document = product.item
         if isinstance(document, RowFault):
-            found.rejected.append(_rejection(product, document.status.value, document.reason))
+            found.reject(product, document.status.value, document.reason)
             continue
         key = keys[document]
-        if key not in answers.texts:
-            reason = answers.failures.get(key, f"not asked: {answers.stopped}")
-            found.rejected.append(_rejection(product, "no_answer" if key in answers.failures else "not_asked", reason))
-            continue
-        labels = labels_of(document, answers.texts[key])
-        line = benchmark_line(document.text, product.category, labels)
-        if not line["target_scores"]:
-            reason = f"no value of the answer can be used: {line['dropped']}"
-            found.rejected.append(_rejection(product, "nothing_usable", reason))
-        elif (product.category, document) in seen:
-            found.duplicates += 1
+        if key in answers.texts:
+            found.add(product, document, labels_of(document, answers.texts[key]))
+        elif key in answers.failures:
+            found.reject(product, "no_answer", answers.failures[key])
         else:
-            seen.add((product.category, document))
-            found.lines.append(line)
-            found.count(labels)
+            found.reject(product, "not_asked", f"not asked: {answers.stopped}")
     return found
 
 
@@ -185,25 +141,6 @@ def run_facts(
         "request": dict(endpoint.request),
         "answer_format": endpoint.answer_format,
     }
-
-
-def shown(facts: dict[str, Any]) -> list[str]:
-    """The facts for people."""
-    rejected = ", ".join(f"{count} {kind}" for kind, count in facts["rejected"].items()) or "none"
-    lines = [
-        f"{facts['rows']} rows = {facts['labelled']} labelled + {facts['duplicates']} duplicates + "
-        f"{sum(facts['rejected'].values())} rejected ({rejected})",
-        f"{'attribute':24}{''.join(f'{kind.value:>12}' for kind in Kept)}",
-    ]
-    for name, found in facts["attributes"].items():
-        lines.append(f"{name:24}{''.join(f'{found[kind.value]:>12}' for kind in Kept)}")
-    return lines
-
-
-def _rejection(product: Product, kind: str, reason: str) -> dict[str, Any]:
-    text = product.item.text if isinstance(product.item, Document) else None
-    where = {"file": product.file, "row": product.row, "category": product.category}
-    return where | {"kind": kind, "reason": reason, "input": text}
 
 
 if __name__ == "__main__":

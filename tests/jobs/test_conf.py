@@ -16,7 +16,8 @@ import yaml
 from hpd_core import recipe, source
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document
-from pipeline.compose import compose, load_schemas
+from jobs.labels.fields import FieldLabels
+from pipeline.compose import catalog_reader, compose, load_schemas
 from pipeline.config import SchemasConfig, load_config
 from pipeline.job import RowFault
 from pipeline.models import BASE_MODEL, DEFAULT_MODEL, named_models
@@ -28,10 +29,11 @@ SHIPPED = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yam
 NOT_JOBS = ("models.yaml", "prices.yaml", "shapes.yaml")
 JOBS = [name for name in SHIPPED if "/" not in name and name not in NOT_JOBS]
 SCHEMAS = [name for name in SHIPPED if name.startswith("schemas/")]
+SILVER = [name for name in SHIPPED if name.startswith("silver/")]
 
 
 def test_nothing_that_ships_is_left_untested() -> None:
-    assert {*JOBS, *SCHEMAS, *NOT_JOBS} == set(SHIPPED)
+    assert {*JOBS, *SCHEMAS, *SILVER, *NOT_JOBS} == set(SHIPPED)
     assert "quickstart.yaml" in JOBS
 
 
@@ -49,6 +51,13 @@ def test_a_shipped_schema_file_loads_and_some_job_uses_it(name: str) -> None:
     schemas = load_schemas(SchemasConfig(file=name), CONF / "any.yaml")
     assert set(schemas) == set(yaml.safe_load((CONF / name).read_text(encoding="utf-8")))
     assert any(load_config(CONF / job).schemas.file == name for job in JOBS)
+
+
+@pytest.mark.parametrize("name", SILVER)
+def test_shipped_fields_are_of_the_job_of_their_name(name: str) -> None:
+    job = CONF / Path(name).name
+    labels = FieldLabels.load(CONF / name, catalog_reader(load_config(job), job))
+    assert set(labels.reader.template.columns) < set(labels.columns()) or name == "silver/promap.yaml"
 
 
 def test_named_models_are_registered_with_the_core() -> None:

@@ -22,9 +22,10 @@ from hpd_core.grounding import SourceText
 from hpd_core.reading import read
 from hpd_core.schema import Attribute, Document, Schema, ValueType
 from jobs.cli import app
+from jobs.labels.label import Kept, benchmark_line
 from jobs.remote import endpoint as module
 from jobs.remote.asking import AnswerError
-from jobs.remote.labels import Kept, benchmark_line, label_question, labels_of
+from jobs.remote.labels import label_question, labels_of
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.declared import declared_schemas
 from jobs.training.labelled import read_labelled

@@ -1,9 +1,9 @@
-"""Rows of a job's catalog as products, read without Ray's cluster: for jobs that want some rows and not all."""
+"""Rows of a job's catalog, read without Ray's cluster: for commands that want some rows and not all."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -27,17 +27,36 @@ class Product:
     item: Document | RowFault
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of one unit. places: of them in the file, from 0. table: them, with the columns that were asked for."""
+
+    file: str
+    places: list[int]
+    table: pa.Table
+
+
 def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None, seed: int = 0) -> Iterator[Product]:
+    """The rows of the job's plan as products; see `read_rows`."""
+    for rows in read_rows(job, reader.columns(), reader.check, sample, seed):
+        for place, (category, item) in zip(rows.places, reader.categorized(rows.table), strict=True):
+            yield Product(rows.file, place, category, item)
+
+
+def read_rows(
+    job: JobSpec, columns: Sequence[str], check: Callable[[pa.Schema], None], sample: int | None = None, seed: int = 0
+) -> Iterator[Rows]:
     """The rows of the job's plan in order, or `sample` of them, drawn with `seed`, in the plan's order.
 
-    Raises JobError for an input that cannot be read whole, and naming the column that the text needs and it lacks.
+    columns: what they are read with. check: raises ValueError naming what the input's schema lacks.
+    Raises JobError for that, and for an input that cannot be read whole.
     """
     storage = Storage(job.input_storage)
     plan = make_plan(job.inputs, storage, job.units, job.limit)
     if plan.bad:
         raise JobError("\n".join(map(str, plan.bad)))
     try:
-        reader.check(plan.schema)
+        check(plan.schema)
     except ValueError as error:
         raise JobError(str(error)) from error
     rows = range(plan.rows)
@@ -45,8 +64,8 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
     left = iter(chosen)
     wanted = next(left, None)
     first = 0
-    columns = pa.schema([plan.schema.field(name) for name in reader.columns()])
-    units = UnitReader(storage, columns.names)
+    schema = pa.schema([plan.schema.field(name) for name in columns])
+    units = UnitReader(storage, schema.names)
     for unit in plan.units:
         places = []
         while wanted is not None and wanted < first + unit.rows:
@@ -54,7 +73,6 @@ def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None,
             wanted = next(left, None)
         first += unit.rows
         if places:
-            table = conform(units.read(unit), columns).take(pa.array(places))
-            for place, (category, item) in zip(places, reader.categorized(table), strict=True):
-                yield Product(unit.file.uri, unit.start + place, category, item)
+            table = conform(units.read(unit), schema).take(pa.array(places))
+            yield Rows(unit.file.uri, [unit.start + place for place in places], table)
     units.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpd_core.rows import Counts
 from jobs.timing.engines import HPD, PRESENT, REFERENCE, Engine
-from jobs.timing.work import ModelSize, Turn, computed_flops, live_tokens, needed_flops, slot_share
+from jobs.timing.work import ModelSize, Turn, computed_flops, live_tokens, needed_flops, slot_share, step_fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class Measurement:
             "rows_per_pass": None if traced is None else traced.tokens / max(1, traced.calls),
             "slot_share": slot_share(counts, last.widest),
             "slots_per_step": last.widest or None,
+            "step_fill": None if traced is None else step_fill(counts, traced.calls, last.room),
             "live_tokens_per_document": live_tokens(counts) / self.documents,
             "needed_flops_per_document": needed / self.documents,
             # At most so many where the engine does not tell what its cache saved.

@@ -18,6 +18,7 @@ from hpd_core.rows import RowStatus, ValueStatus
 from hpd_core.schema import Schema
 from jobs.decoders import load
 from jobs.timing.build import build
+from jobs.timing.engines import HPD
 from jobs.timing.work import ModelSize, Order, Ready, Traced, Turn
 from pipeline.peak import forget_peak, resident_bytes
 
@@ -71,7 +72,8 @@ class Station:
             counts = self._decoder.extract_encoded(self.encoded, self.order.forced).counts
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         whole = Traced(len(passes), sum(tokens for tokens, _ in passes), sum(rows for _, rows in passes))
-        return Turn(seconds, cpu, counts, whole, self._widest(), resident_bytes("VmHWM"))
+        room = self.loaded.encoder.settings.step_rows if self.order.engine.name == HPD else 0
+        return Turn(seconds, cpu, counts, whole, self._widest(), resident_bytes("VmHWM"), room=room)
 
     def record(self) -> Forced:
         """What the model itself answers, absent values left out: answers to force on every engine."""

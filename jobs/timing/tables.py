@@ -84,6 +84,7 @@ _NAMES = (
     "tokens/step",
     "rows/pass",
     "slot-steps with work",
+    "steps filled",
     "peak GiB",
 )
 
@@ -103,6 +104,7 @@ def _figures(row: Mapping[str, Any]) -> list[str]:
         _number(row["tokens_per_step"], ".1f"),
         _number(row["rows_per_pass"], ".0f"),
         _percent(row["slot_share"]),
+        _percent(row["step_fill"]),
         f"{row['peak_bytes'] / 2**30:.2f}",
     ]
 

@@ -45,6 +45,7 @@ class Turn:
 
     seconds: wall time. cpu_seconds: of all threads of its process. counts: what the engine says it did.
     widest: most value tokens fed in one decode step where the engine chooses its width, 0 where that is not known.
+    room: rows that one forward pass has room for, 0 where the engine has no such bound.
     peak_bytes: most memory resident during the run, weights and interpreter included.
     traced: None of a peer, whose passes nobody sees. cache_told: whether the engine says what its cache saved; where it
         does not, `counts` take it for nothing, and what the method needs is an upper bound.
@@ -57,6 +58,7 @@ class Turn:
     widest: int
     peak_bytes: int
     cache_told: bool = True
+    room: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,11 @@ def needed_flops(size: ModelSize, counts: Counts) -> int:
 def computed_flops(size: ModelSize, traced: Traced) -> int:
     """FLOPs that the engine computed, with padding and with logits that nobody needed."""
     return size.flops(traced.tokens, traced.head_rows)
+
+
+def step_fill(counts: Counts, passes: int, room: int) -> float | None:
+    """Live tokens fed / (forward passes x rows that one has room for), beginning and tail included."""
+    return live_tokens(counts) / (passes * room) if passes and room else None
 
 
 def slot_share(counts: Counts, width: int) -> float | None:

@@ -12,7 +12,7 @@ from jobs.timing.engines import ABLATIONS, CONTENDERS, NEED_FORCED, Engine, abla
 from jobs.timing.plot import LABELS, LENGTH, LINE, charts
 from jobs.timing.rounds import Machine, Measurement, ablation, comparison, measure, ratio
 from jobs.timing.tables import markdown
-from jobs.timing.work import ModelSize, Traced, Turn, computed_flops, needed_flops, slot_share
+from jobs.timing.work import ModelSize, Traced, Turn, computed_flops, needed_flops, slot_share, step_fill
 
 MACHINE = Machine(ModelSize(body=1000, head=100), (2e6, 4e6, 3e6), 0.36)
 
@@ -70,6 +70,12 @@ def test_slot_steps_with_work_count_beginning_and_tail() -> None:
     assert slot_share(Counts(decode_rows=18, steps=3), 8) == 18 / 24
     assert slot_share(Counts(decode_rows=18, steps=3), 0) is None
     assert slot_share(Counts(), 8) is None
+
+
+def test_a_step_is_filled_by_whatever_it_has_to_feed() -> None:
+    counts = Counts(prompt_tokens=100, prefix_tokens=20, decode_rows=60, steps=5)
+    assert step_fill(counts, 6, 40) == 180 / 240
+    assert step_fill(counts, 6, 0) is None and step_fill(Counts(), 0, 40) is None
 
 
 MEASURED = [

@@ -48,9 +48,11 @@ def _hyper_parallel_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights)."""
+    """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights). s_aux [heads]: what
+    `Plan` calls sinks."""
     if plan is None:
         raise _PlanLostError(f"{type(module).__name__} was called without a plan: its layers drop keywords")
     unknown = {
@@ -73,6 +75,7 @@ def _hyper_parallel_attention(
         scale=scaling,
         window=sliding_window,
         softcap=softcap,
+        sinks=s_aux,
     )
     return out.unsqueeze(0), None
 

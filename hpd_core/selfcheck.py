@@ -85,6 +85,11 @@ def check(
 
     plan = DensePlan(unseen)
     base = forward(ids, line, plan)
+    if not base.isfinite().all():
+        raise UnsupportedModelError(
+            f"{where}: its logits are not finite in {str(dtype).removeprefix('torch.')}: weights that are no numbers, "
+            f"or activations beyond what float16 holds (set model.dtype to bfloat16 or float32)"
+        )
     if not plan.layers:
         raise UnsupportedModelError(f"{where}: its attention does not go through transformers' AttentionInterface")
     if len(set(plan.layers)) < len(plan.layers):

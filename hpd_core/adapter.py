@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-_WEIGHTS = "adapter_model.safetensors"
+from hpd_core.checkpoint import ADAPTER
+from hpd_core.settings import SettingsError
 
 
 def add_lora(hf: Any, rank: int, *, dropout: float = 0.0, seed: int = 0) -> Any:
@@ -66,14 +67,22 @@ def save_whole(hf: Any, tokenizer: Any, folder: Path) -> int:
 def merged(hf: Any, folder: Path) -> Any:
     """`hf` with the adapter in `folder` added to its weights.
 
-    Raises ValueError where the adapter has weights for other layers than the model's, or none for some.
+    Raises SettingsError where the adapter has weights for other layers than the model's, or of other sizes.
     """
-    with _own_warnings_only():
-        wrapped = peft.PeftModel.from_pretrained(hf, str(folder), is_trainable=False)
+    try:
+        with _own_warnings_only():
+            wrapped = peft.PeftModel.from_pretrained(hf, str(folder), is_trainable=False)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # torch's sizes, peft's targets, its configuration
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(error).split())[:400]
+        raise SettingsError(f"adapter {folder} does not fit this {hf.config.model_type!r} model: {reason}") from error
     loaded: dict[str, Tensor] = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     with safe_open(str(_at(folder)), framework="pt") as stored:
         if set(stored.keys()) != set(loaded):
-            raise ValueError(f"{folder}: its weights are for other layers than those of {hf.config.model_type!r}")
+            raise SettingsError(
+                f"adapter {folder}: its weights are for other layers than those of {hf.config.model_type!r}"
+            )
     return wrapped.merge_and_unload()
 
 
@@ -86,4 +95,4 @@ def _own_warnings_only() -> Iterator[None]:
 
 
 def _at(folder: Path) -> Path:
-    return folder / _WEIGHTS
+    return folder / ADAPTER

@@ -23,7 +23,11 @@ from hpd_core.settings import Layout, Visibility
 
 
 class Plan(Protocol):
-    """What the registered attention function needs: the attention of one forward pass, planned before it."""
+    """What the registered attention function needs: the attention of one forward pass, planned before it.
+
+    sinks: [heads] logits that some models (gpt-oss) learn beside those of the keys: each takes its share of the softmax
+    and adds nothing.
+    """
 
     def attend(
         self,
@@ -35,6 +39,7 @@ class Plan(Protocol):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
 
@@ -129,6 +134,7 @@ class StepPlan:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention of one layer over all rows of a step.
 
@@ -142,7 +148,9 @@ class StepPlan:
             else:
                 write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
         run = attend_fast if self.fast else attend_plain
-        return run(query, value.shape[-1], layer=layer, plan=here, scale=scale, window=window, softcap=softcap)
+        return run(
+            query, value.shape[-1], layer=layer, plan=here, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
 
     def bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor:
         """[documents, 1, width * group, columns] additive mask of read `number`, made once per window."""
@@ -186,7 +194,15 @@ def _keys(read: Read) -> Tokens:
 
 
 def attend_plain(
-    query: Tensor, width: int, *, layer: int, plan: StepPlan, scale: float, window: int | None, softcap: float | None
+    query: Tensor,
+    width: int,
+    *,
+    layer: int,
+    plan: StepPlan,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """The obvious twin: per document, one masked softmax over [prefix | document]."""
     rows_total, heads, _ = query.shape
@@ -210,12 +226,18 @@ def attend_plain(
                 tokens = _with_prefix(tokens, prefix.length)
             asked = Tokens(*(t.reshape(-1)[torch.tensor(cells, device=query.device)] for t in read.queries))
             sees = mask.visible(asked, tokens, plan.layout, plan.visibility, window)
-            out[rows] = masked_attention(query[rows], keys, values, sees, scale, softcap)
+            out[rows] = masked_attention(query[rows], keys, values, sees, scale, softcap, sinks)
     return out
 
 
 def masked_attention(
-    query: Tensor, key: Tensor, value: Tensor, sees: Tensor, scale: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sees: Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """By the book: query [Q, heads, d], key and value [kv_heads, K, d or d_v], sees [Q, K] -> [Q, heads, d_v]."""
     group = query.shape[1] // key.shape[0]
@@ -223,8 +245,16 @@ def masked_attention(
     scores = torch.einsum("qhd,hkd->hqk", query, key) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    weights = torch.softmax(scores.masked_fill(~sees, float("-inf")), -1)
+    weights = softmax_beside(scores.masked_fill(~sees, float("-inf")), sinks)
     return torch.einsum("hqk,hkd->qhd", weights, value)
+
+
+def softmax_beside(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax over the keys of scores [.., heads, Q, K]; where there are sinks, beside that of each head."""
+    if sinks is None:
+        return torch.softmax(scores, -1)
+    beside = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, beside], -1), -1)[..., :-1]
 
 
 def _with_prefix(tokens: Tokens, length: int) -> Tokens:
@@ -235,7 +265,15 @@ def _with_prefix(tokens: Tokens, length: int) -> Tokens:
 
 
 def attend_fast(
-    query: Tensor, width: int, *, layer: int, plan: StepPlan, scale: float, window: int | None, softcap: float | None
+    query: Tensor,
+    width: int,
+    *,
+    layer: int,
+    plan: StepPlan,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """The fast twin: one product per slab, one per prefix, merged by log-sum-exp."""
     rows_total, heads, _ = query.shape
@@ -249,6 +287,10 @@ def attend_fast(
         sums.append(log_sum.reshape(-1, heads))
     out = torch.cat(parts).index_select(0, plan.order)
     log_sums = torch.cat(sums).index_select(0, plan.order)
+    if sinks is not None:  # a part of its own that adds nothing, merged like the prefix
+        beside = sinks.to(log_sums.dtype)
+        out = out * torch.sigmoid(log_sums - beside).unsqueeze(-1).to(out.dtype)
+        log_sums = torch.logaddexp(log_sums, beside)
     for number, prefix in enumerate(plan.prefix_reads):
         keys, values = prefix.slab.read(layer, slice(0, 1), prefix.length)
         added_or_none = plan.prefix_bias(number, window, heads // keys.shape[1], query.dtype)

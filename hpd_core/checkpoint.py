@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import supported
-from hpd_core.quantization import KINDS
+from hpd_core.quantization import KINDS, stored_as
 from hpd_core.settings import Quantization, SettingsError
+from hpd_core.supported import UnsupportedModelError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: Files of pickled weights, which run whatever code they hold when they are read.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 #: How the text begins that lies in place of a file where Git LFS has not fetched it.
-_LFS_POINTER = b"version "
+LFS_POINTER = b"version "
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _CONVERT = (
     "python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d = 'DIRECTORY'; "
@@ -44,9 +46,44 @@ def check_directory(name: str, folder: Path) -> None:
         if missing:
             raise ModelNotFoundError(
                 f"model {name!r}: directory {folder} lacks {len(missing)} of its {len(shards)} files of weights: "
-                f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}"
+                f"{_some(missing)}"
             )
     supported.refuse(facts)
+    stored_as(name, facts)
+
+
+def check_complete(where: str, missing: Iterable[str], misshapen: Iterable[tuple[str, Any, Any]]) -> None:
+    """Raises ModelNotFoundError naming weights that `where` lacks, or whose shapes its configuration contradicts:
+    transformers would put random numbers in their place, with a warning at most.
+
+    misshapen: name, shape that is stored, shape that the configuration makes of it.
+    """
+    wrong = [f"{name} is {list(stored)}, and config.json makes it {list(made)}" for name, stored, made in misshapen]
+    if lacking := sorted(missing):
+        raise ModelNotFoundError(
+            f"{where}: {len(lacking)} of the weights that its config.json asks for are not there: {_some(lacking)}"
+        )
+    if wrong:
+        raise ModelNotFoundError(f"{where}: its weights do not fit its config.json: {_some(sorted(wrong))}")
+
+
+def check_adapter(name: str, folder: Path) -> None:
+    """Raises ModelNotFoundError for what the folder of a LoRA adapter lacks or has in part, UnsupportedModelError for
+    an adapter of another kind."""
+    kind = _read(name, folder / ADAPTER_CONFIG).get("peft_type")
+    if kind != "LORA":
+        raise UnsupportedModelError(
+            f"model {name!r}: adapter {folder} is of peft's type {kind!r}; only LoRA is merged into weights"
+        )
+    if not (folder / ADAPTER).is_file():
+        pickled = next((p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES), "")
+        why = f"only pickled ones ({pickled}), which run whatever code they hold when they are read" if pickled else ""
+        raise ModelNotFoundError(f"model {name!r}: adapter {folder} has no {ADAPTER}{why and ', '}{why}")
+    _in_file(folder / ADAPTER)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def check_names(name: str, where: str, names: Iterable[str]) -> None:
@@ -75,7 +112,7 @@ def parameters(folder: Path) -> int:
 
 def check_memory(
     name: str,
-    folder: Path,
+    count: int,
     dtype: str,
     free: int,
     *,
@@ -83,13 +120,12 @@ def check_memory(
     copies: int = 1,
     quantization: Quantization = Quantization.NONE,
 ) -> None:
-    """Raises SettingsError with the numbers where `copies` of the weights in `dtype` need more than `free` bytes, and
-    what `parameters` raises.
+    """Raises SettingsError with the numbers where `copies` of `count` weights in `dtype` need more than `free` bytes.
 
     where: the memory meant, as in "this machine". KV and activations come on top and are not counted. quantization:
     how the weights lie there; of embeddings and head, which are not quantised, too little is counted.
     """
-    count, kind = parameters(folder), KINDS.get(quantization)
+    kind = KINDS.get(quantization)
     needed = int(count * (kind.bytes_per_weight if kind else _BYTES[dtype]))
     dtype = f"{dtype}, {quantization.value}" if kind else dtype
     if needed * copies <= free:
@@ -118,7 +154,10 @@ def _weights(folder: Path) -> list[Path]:
 
 def _shards(name: str, folder: Path) -> set[str]:
     mapped = _read(name, folder / INDEX).get("weight_map")
-    return set(mapped.values()) if isinstance(mapped, dict) else set()
+    shards = set(map(str, mapped.values())) if isinstance(mapped, dict) else set()
+    if not shards or any(Path(shard).name != shard for shard in shards):
+        raise ModelNotFoundError(f"model {name!r}: {folder / INDEX}: its weight_map names no files of {folder}")
+    return shards
 
 
 def _in_file(file: Path) -> int:
@@ -126,15 +165,16 @@ def _in_file(file: Path) -> int:
     size = file.stat().st_size
     with file.open("rb") as f:
         start = f.read(8)
-        if start == _LFS_POINTER:
+        if start == LFS_POINTER:
             raise ModelNotFoundError(f"{file} is a Git LFS pointer, not the weights: `git lfs pull` fetches them")
         length = int.from_bytes(start, "little")
         header_end = 8 + length
         content = f.read(length) if header_end <= size else b""
     try:
-        tensors = [tensor for key, tensor in json.loads(content).items() if key != "__metadata__"]
-        count = sum(math.prod(tensor["shape"]) for tensor in tensors)
-        end = header_end + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        tensors = {key: tensor for key, tensor in json.loads(content).items() if key != "__metadata__"}
+        # mxfp4 keeps two numbers in a byte of its blocks.
+        count = sum(math.prod(t["shape"]) * (1 + key.endswith("_blocks")) for key, t in tensors.items())
+        end = header_end + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ModelNotFoundError(f"{file}: no safetensors file, or cut short: its header cannot be read") from error
     if end > size:

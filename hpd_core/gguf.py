@@ -7,26 +7,42 @@ dequantises the weights in every process. Converted once, all processes of a mac
 from __future__ import annotations
 
 import hashlib
+import logging
+import shutil
 from pathlib import Path
 
+from hpd_core import checkpoint
 from hpd_core.folders import check_makeable, made_once
+from hpd_core.gguf_header import read_header
+from hpd_core.settings import SettingsError
+from hpd_core.sizing import free_memory
 
 #: Part of every directory's name: raise it when what is written changes.
 _FORMAT = 1
+_BYTES = 4  # of a parameter in float32
+
+log = logging.getLogger(__name__)
 
 
 def as_directory(file: Path) -> Path:
     """The directory that holds `file`, dequantised to float32, beside Hugging Face's own cache (HF_HOME moves both).
 
-    Made on the first call; actors that start together convert once. Needs 4 bytes per parameter on disk. Raises
-    SettingsError naming the cache where it cannot be written.
+    Made on the first call; actors that start together convert once. Needs 4 bytes per parameter on disk, and in memory
+    while it works. Raises SettingsError naming the cache where it cannot be written, or with the numbers where it does
+    not fit; ModelNotFoundError where the file is none of GGUF, or cut short.
     """
-    return made_once(_directory(file), lambda folder: _convert(file, folder), file.name)
+    return made_once(_directory(file), lambda folder: _fill(file, folder), file.name)
 
 
-def check_cache(file: Path) -> None:
-    """Raises the SettingsError of `as_directory`, as far as it can be told without writing."""
-    check_makeable(_directory(file), file.name)
+def check(file: Path) -> int:
+    """Parameters of `file`; raises what `as_directory` raises, as far as it can be told without writing."""
+    folder = _directory(file)
+    check_makeable(folder, file.name)
+    if folder.is_dir():
+        return checkpoint.parameters(folder)
+    parameters = read_header(file).parameters
+    _check_room(file, folder, parameters)
+    return parameters
 
 
 def _directory(file: Path) -> Path:
@@ -37,13 +53,51 @@ def _directory(file: Path) -> Path:
     return Path(HF_HOME) / "hpd-gguf" / f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
+def _fill(file: Path, folder: Path) -> None:
+    header = read_header(file)
+    _check_room(file, folder, header.parameters)
+    said = "%s: its %.0f million parameters (%s) are dequantised to float32, once: %s in %s"
+    size = _gib(_BYTES * header.parameters)
+    log.info(said, file.name, header.parameters / 1e6, header.architecture, size, folder.parent)
+    _convert(file, folder)
+
+
+def _check_room(file: Path, folder: Path, parameters: int) -> None:
+    needed = _BYTES * parameters
+    there = next(part for part in folder.parents if part.is_dir())
+    places = ((free_memory(), "memory"), (shutil.disk_usage(there).free, f"disk under {there} (HF_HOME moves it)"))
+    for free, where in places:
+        if needed > free:
+            raise SettingsError(
+                f"{file.name} cannot be unpacked: its {parameters / 1e6:,.0f} million parameters take {_gib(needed)} "
+                f"in float32, and there are {_gib(free)} of free {where}"
+            )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
 def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where, name = str(file.parent), file.name
     # float32: bfloat16 from GGUF is known to give garbage in places.
-    loaded = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
+    try:
+        loaded, found = AutoModelForCausalLM.from_pretrained(
+            where, gguf_file=name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+    ) as error:  # an architecture that it does not know
+        reason = " ".join(str(error).split())
+        raise SettingsError(f"transformers cannot read {file}: {type(error).__name__}: {reason}") from error
+    checkpoint.check_complete(str(file), found["missing_keys"], found["mismatched_keys"])
     facts = loaded.config.to_dict()
     facts.pop("quantization_config", None)  # or save_pretrained refuses: the weights are no longer quantised
     with torch.device("meta"):
@@ -51,4 +105,4 @@ def _convert(file: Path, folder: Path) -> None:
     model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(where, gguf_file=name).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

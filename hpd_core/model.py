@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -21,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from hpd_core import checkpoint, quantization, selfcheck, sizing, source, supported
 from hpd_core.attention import Plan
+from hpd_core.quantization import DEQUANTISED
 from hpd_core.recipe import folder_of
 from hpd_core.selfcheck import DensePlan
 from hpd_core.settings import ModelSpec, Quantization
@@ -48,9 +50,11 @@ def _hyper_parallel_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights)."""
+    """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights). s_aux [heads]: what
+    `Plan` calls sinks."""
     if plan is None:
         raise _PlanLostError(f"{type(module).__name__} was called without a plan: its layers drop keywords")
     unknown = {
@@ -73,6 +77,7 @@ def _hyper_parallel_attention(
         scale=scaling,
         window=sliding_window,
         softcap=softcap,
+        sinks=s_aux,
     )
     return out.unsqueeze(0), None
 
@@ -113,18 +118,24 @@ class Model:
         refuse(config)
         where = device_named(device)
         dtype = dtype_named(spec.dtype, where)
+        arguments = dict(files.arguments)
+        if stored := quantization.stored_as(spec.name, config.to_dict()):
+            arguments["quantization_config"] = getattr(transformers, DEQUANTISED[stored])(dequantize=True)
         name = str(dtype).removeprefix("torch.")
         quantization.check(spec, dtype=name, on_gpu=where.type == "cuda", gpus=2 if device == SPREAD else 1)
         quantization.check_installed(spec)
         if Path(files.path).is_dir():
             _check_memory(spec, Path(files.path), name, device, where)
-        with _in_silence(), source.explained(files):
-            hf = AutoModelForCausalLM.from_pretrained(
+        with _in_silence(), source.explained(files, "weights"):
+            hf, found = AutoModelForCausalLM.from_pretrained(
                 files.path,
                 dtype=dtype,
                 use_safetensors=True,
-                **files.arguments,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # `check_complete` names them
+                **arguments,
             )
+        checkpoint.check_complete(files.path, found["missing_keys"], found["mismatched_keys"])
         if spec.adapter:
             from hpd_core import adapter  # peft takes seconds to import
 
@@ -232,7 +243,7 @@ def _check_memory(spec: ModelSpec, folder: Path, dtype: str, device: str, where:
         place = str(where)
     # Weights come whole into the memory of the machine, and leave it quantised, one layer after another.
     stored = spec.quantization if where.type == "cuda" else Quantization.NONE
-    checkpoint.check_memory(spec.name, folder, dtype, free, where=place, quantization=stored)
+    checkpoint.check_memory(spec.name, checkpoint.parameters(folder), dtype, free, where=place, quantization=stored)
 
 
 @contextmanager

@@ -114,6 +114,8 @@ class PromptEncoder:
         self._lines = LineEncoder(tokenizer)
         self._shared = lru_cache(maxsize=1024)(self._build_shared)
         self._trie = lru_cache(maxsize=4096)(self._build_trie)
+        if prompting is Prompting.CHAT:
+            self._chat(_DOCUMENT)  # a template that refuses this refuses every document
 
     @classmethod
     def from_spec(cls, spec: DecoderSpec) -> PromptEncoder:
@@ -123,7 +125,9 @@ class PromptEncoder:
         """
         recipe.check(spec)
         files = source.locate(spec.model, weights=False)
-        tokenizer, config = source.load_tokenizer(files), source.load_config(files)
+        config = source.load_config(files)  # first: transformers reads it with the tokenizer, too, and would blame that
+        tokenizer = source.load_tokenizer(files)
+        source.check_vocabulary(files, config, tokenizer)
         return cls(
             tokenizer,
             settings=spec.settings,

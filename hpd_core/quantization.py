@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from hpd_core.settings import ModelSpec, Quantization, SettingsError
+from hpd_core.supported import UnsupportedModelError
 
 #: Weights that share one scale under int4-weight-only, along a row of a matrix.
 INT4_GROUP = 32
@@ -47,6 +49,29 @@ KINDS: Mapping[Quantization, QuantizedKind] = {
         "bitsandbytes", "pip install bitsandbytes", 0.5 + 4 / 64, cuda="its kernels are made for CUDA"
     ),
 }
+
+
+#: Checkpoints that come quantised and that transformers makes plain weights of while it reads them (gpt-oss, DeepSeek
+#: V3 and others): quant_method of config.json -> the class of transformers that is told to.
+DEQUANTISED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config"}
+
+
+def stored_as(name: str, facts: Mapping[str, Any]) -> str:
+    """How the weights of a checkpoint are stored, by its configuration: a key of `DEQUANTISED`, or "" for plain ones.
+
+    Raises UnsupportedModelError for other kinds: nobody looks whether their kernels give each token a scale of its own.
+    """
+    stored = facts.get("quantization_config")
+    if not stored:
+        return ""
+    method = str(stored.get("quant_method"))
+    if method not in DEQUANTISED:
+        raise UnsupportedModelError(
+            f"model {name!r} comes quantised (quant_method {method!r} of config.json); take its weights in 16 bits, "
+            f"and model.quantization for fewer. Of quantised ones {' and '.join(sorted(DEQUANTISED))} are read, as "
+            f"plain weights"
+        )
+    return method
 
 
 def rounds_activations(quantization: Quantization) -> bool:

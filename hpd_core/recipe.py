@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import object_store
+from hpd_core.checkpoint import ADAPTER_CONFIG
 from hpd_core.settings import (
     DecoderSpec,
     DecodeSettings,
@@ -143,9 +144,11 @@ def folder_of(adapter: str) -> Path:
 
 
 def recipe_of(model: ModelSpec) -> Recipe | None:
-    """What the model's adapter, or its fully fine-tuned directory, was trained for; None for a model as published."""
+    """What the model's adapter, or its fully fine-tuned directory, was trained for; None for a model as published and
+    for an adapter of another tool (`notice_of` says so)."""
     folder = beside_weights(model)
-    return Recipe.read(folder) if model.adapter or (folder / FILE).is_file() else None
+    is_ours = (folder / FILE).is_file() or (model.adapter and not (folder / ADAPTER_CONFIG).is_file())
+    return Recipe.read(folder) if is_ours else None
 
 
 def beside_weights(model: ModelSpec) -> Path:
@@ -159,8 +162,14 @@ def beside_weights(model: ModelSpec) -> Path:
 
 def notice_of(model: ModelSpec) -> str:
     """What whoever loads the model is told: its spec's notice and that of its fine-tuned weights; "" for most."""
-    recipe = recipe_of(model)
-    return joined_notices([model.notice, recipe.notice if recipe else ""])
+    recipe, others = recipe_of(model), ""
+    if model.adapter and recipe is None:
+        folder = folder_of(model.adapter)
+        others = (
+            f"adapter {folder} has no {FILE} to say how it wants to be asked: it is decoded with this job's own prompt "
+            f"and layout. It was trained on {_base_of(folder) or 'a base that it does not name'}"
+        )
+    return joined_notices([model.notice, recipe.notice if recipe else others])
 
 
 def joined_notices(notices: Iterable[str]) -> str:
@@ -171,10 +180,25 @@ def joined_notices(notices: Iterable[str]) -> str:
 
 def adapter_spec(folder: str) -> ModelSpec | None:
     """The model that an adapter's folder stands for: its base with the adapter; None for any other folder."""
-    if not (Path(folder).expanduser() / "adapter_config.json").is_file():
+    path = Path(folder).expanduser()
+    if not (path / ADAPTER_CONFIG).is_file():
         return None
-    recipe = Recipe.read(Path(folder).expanduser())
-    return ModelSpec(recipe.base_model, name=folder, prompting=recipe.prompting, adapter=folder)
+    if (path / FILE).is_file():
+        recipe = Recipe.read(path)
+        return ModelSpec(recipe.base_model, name=folder, prompting=recipe.prompting, adapter=folder)
+    base = _base_of(path)
+    if not base:
+        raise SettingsError(f"{path / ADAPTER_CONFIG} names no base_model_name_or_path: give the base as model.source")
+    return ModelSpec(base, name=folder, adapter=folder)
+
+
+def _base_of(folder: Path) -> str:
+    """The base model that peft's configuration of an adapter names, "" where it names none."""
+    try:
+        facts = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        return str(facts.get("base_model_name_or_path") or "")
+    except (OSError, ValueError, AttributeError) as error:
+        raise SettingsError(f"{folder / ADAPTER_CONFIG}: {type(error).__name__}: {error}") from error
 
 
 def decoder_spec(

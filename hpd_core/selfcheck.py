@@ -46,12 +46,13 @@ class DensePlan:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
         self.layers.append(layer)
         self.bytes_per_token += key[0].nbytes + value[0].nbytes
         sees = self.sees.to(query.device)  # of a layer on another device, where the model is spread over several
-        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), sees, scale, softcap)
+        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), sees, scale, softcap, sinks)
 
 
 #: ids [T], positions [T], plan -> logits [T, vocabulary] of every token.
@@ -84,6 +85,11 @@ def check(
 
     plan = DensePlan(unseen)
     base = forward(ids, line, plan)
+    if not base.isfinite().all():
+        raise UnsupportedModelError(
+            f"{where}: its logits are not finite in {str(dtype).removeprefix('torch.')}: weights that are no numbers, "
+            f"or activations beyond what float16 holds (set model.dtype to bfloat16 or float32)"
+        )
     if not plan.layers:
         raise UnsupportedModelError(f"{where}: its attention does not go through transformers' AttentionInterface")
     if len(set(plan.layers)) < len(plan.layers):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpd_core import checkpoint, object_store, recipe, supported
+from hpd_core import checkpoint, gguf, object_store, recipe, supported
 from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
-from hpd_core.gguf import as_directory, check_cache
 from hpd_core.passing import is_passing
 from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
 from hpd_core.supported import UnsupportedModelError
@@ -111,7 +111,7 @@ def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
         return ModelFiles(str(fetched), code)
     path = _found(spec)
     if path.suffix == ".gguf":
-        path = as_directory(path)
+        path = gguf.as_directory(path)
     if path.is_dir():
         return ModelFiles(str(path), code)
     return ModelFiles(spec.source, {"revision": spec.revision or "main", **code})
@@ -125,16 +125,23 @@ def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None)
         return
     path = _found(spec)
     if path.suffix == ".gguf":
-        check_cache(path)
-    elif path.is_dir() and free is not None:
+        count = gguf.check(path)
+    elif path.is_dir():
+        count = checkpoint.parameters(path)
+    else:
+        return  # a hub id
+    if free is not None:
         dtype = "float32" if spec.dtype == "auto" else spec.dtype
-        checkpoint.check_memory(spec.name, path, dtype, free, where="this machine", copies=copies)
+        checkpoint.check_memory(spec.name, count, dtype, free, where="this machine", copies=copies)
 
 
 def _found(spec: ModelSpec) -> Path:
     """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing,
-    UnsupportedModelError where a directory's configuration says that it cannot be decoded."""
+    UnsupportedModelError where a directory's configuration says that it cannot be decoded, and what `check_adapter`
+    raises."""
     path = check_present(spec)
+    if spec.adapter:
+        checkpoint.check_adapter(spec.name, recipe.folder_of(spec.adapter))
     if path.is_dir():
         checkpoint.check_directory(spec.name, path)
     elif path.suffix != ".gguf" and (
@@ -161,7 +168,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
     from transformers import AutoTokenizer
 
-    with explained(files):
+    with explained(files, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
     if not tokenizer.is_fast:
         raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
@@ -174,14 +181,14 @@ def load_config(files: ModelFiles) -> Any:
     know."""
     from transformers import AutoConfig
 
-    with explained(files):
+    with explained(files, "configuration"):
         return AutoConfig.from_pretrained(files.path, **files.arguments)
 
 
 @contextmanager
-def explained(files: ModelFiles) -> Iterator[None]:
+def explained(files: ModelFiles, what: str) -> Iterator[None]:
     """What transformers raises over a model's files, in words of the model: ModelNotFoundError, ModelUnavailableError
-    where the hub does not answer, SettingsError, UnsupportedModelError."""
+    where the hub does not answer, SettingsError, UnsupportedModelError. what: is read of them."""
     try:
         yield
     except OSError as error:
@@ -196,7 +203,30 @@ def explained(files: ModelFiles) -> Iterator[None]:
             ) from error
         if "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(f"model {files.path}: {_first_line(error)}") from error
+        raise _unusable(files, what, error) from error
+    except (SettingsError, UnsupportedModelError, MemoryError):
         raise
+    except Exception as error:  # broken files, values of another type, missing packages: all kinds of them
+        if "out of memory" in str(error):
+            raise
+        raise _unusable(files, what, error) from error
+
+
+def _unusable(files: ModelFiles, what: str, error: Exception) -> SettingsError:
+    """Names the JSON files that hold none, which whoever reads several of them does not."""
+    broken = [path.name for path in sorted(Path(files.path).glob("*.json")) if not _is_json(path)]
+    where = f" ({', '.join(broken)} {'holds' if len(broken) == 1 else 'hold'} no JSON)" if broken else ""
+    return SettingsError(
+        f"model {files.path}: its {what} cannot be used{where}: {type(error).__name__}: {' '.join(str(error).split())}"
+    )
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:
@@ -204,16 +234,36 @@ def _first_line(error: Exception) -> str:
 
 
 def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that ends a text: of the generation config where there is one, the model config and the tokenizer."""
+    """Every id that ends a text: of the generation config where there is one, the model config and the tokenizer.
+
+    Raises what `load_config` raises where there is one that cannot be read: without it values would end elsewhere.
+    """
     from transformers import GenerationConfig
 
     ids: set[int] = set()
     sources = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
-    with suppress(OSError):  # most base models ship no generation config
-        sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
+    try:
+        with explained(files, "generation_config.json"):
+            sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
+    except ModelNotFoundError:  # most base models ship none
+        if (Path(files.path) / "generation_config.json").is_file():
+            raise
     for source in sources:
         ids.update([source] if isinstance(source, int) else source or [])
     return frozenset(ids)
+
+
+def check_vocabulary(files: ModelFiles, config: Any, tokenizer: Any) -> None:
+    """Raises SettingsError where texts can hold ids that the model has no embedding of. Added tokens do not count: no
+    text is encoded to one (Gemma 3 has one too many, for images)."""
+    size, added = config.get_text_config().vocab_size, tokenizer.get_added_vocab()
+    outside = [(i, token) for token, i in tokenizer.get_vocab().items() if i >= size and token not in added]
+    if outside:
+        last, token = max(outside)
+        raise SettingsError(
+            f"model {files.path}: its tokenizer is another model's: {len(outside)} of its tokens, up to {token!r} with "
+            f"id {last}, are beyond the vocab_size {size} of config.json"
+        )
 
 
 def context_length(config: Any, *, long_context: bool = False) -> int:

@@ -15,6 +15,8 @@ _ATTENTION = frozenset({"full_attention", "sliding_attention", "attention", "ful
 _LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "attention_types", "hybrid_override_pattern")
 #: Letters of `hybrid_override_pattern` (Nemotron-H): attention and the two kinds of plain layers.
 _PATTERN = {"M": "mamba", "*": "attention", "-": "attention", "E": "attention"}
+#: Kinds of RoPE that transformers has functions for, and names that some of its configurations turn into these.
+ROPES = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "su", "mrope"})
 #: What only recurrent or convolutional layers have.
 _STATES = (
     "state_size",
@@ -46,6 +48,11 @@ def refuse(facts: Mapping[str, Any]) -> None:
             f"that of their positions"
         )
     for scaling in _scalings(text):
+        if scaling not in ROPES and not facts.get("auto_map"):  # which may bring its own
+            raise UnsupportedModelError(
+                f"{kind!r} uses {scaling!r} RoPE scaling, which transformers does not know: rope_type is one of "
+                f"{', '.join(sorted(ROPES))}"
+            )
         if "dynamic" in scaling:
             raise UnsupportedModelError(
                 f"{kind!r} uses {scaling!r} RoPE scaling, which transformers recomputes from the largest position of a "

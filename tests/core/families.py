@@ -169,6 +169,12 @@ FAMILIES = (
         "values of another width than keys, experts",
         tolerance=1e-5,
     ),
+    Family(
+        "gpt-oss",
+        "GptOssConfig",
+        dict(_WIDE, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW, layer_types=_ALTERNATING),
+        "attention sinks, alternating windows, experts",
+    ),
     Family("GPT-2", "GPT2Config", dict(_GPT2, n_positions=256), "learned positions, up to the end of their table"),
     Family(
         "OPT",
@@ -253,13 +259,6 @@ REFUSED = (
     Refused("RoPE scaling: dynamic", "LlamaConfig", _rope("dynamic", factor=4.0), "'dynamic' RoPE scaling"),
     Refused("Vision and audio models without text output", "ViTConfig", {}, "is no causal language model"),
     Refused("BERT, RoBERTa and other encoders", "BertConfig", _PLAIN, "cannot be decoded exactly", loaded=True),
-    Refused(
-        "gpt-oss (attention sinks)",
-        "GptOssConfig",
-        dict(_WIDE, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW, layer_types=_ALTERNATING),
-        "asks attention for what this decoder does not do: s_aux",
-        loaded=True,
-    ),
     Refused(
         "Phi-3.5-MoE",
         "PhimoeConfig",

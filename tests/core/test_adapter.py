@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
-from hpd_core import adapter, recipe
-from hpd_core.extractor import HyperParallelDecoder
+from hpd_core import adapter, recipe, source
+from hpd_core.checkpoint import ADAPTER as WEIGHTS
+from hpd_core.checkpoint import ADAPTER_CONFIG as CONFIG
+from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.extractor import HyperParallelDecoder, ModelNotice
 from hpd_core.model import Model
 from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from hpd_core.supported import UnsupportedModelError
 from tests.core.tiny_folder import write_tiny_model
 
 SETTINGS = DecodeSettings(max_value_tokens=9)
@@ -185,3 +190,79 @@ def test_all_weights_are_saved_as_a_model_with_its_recipe(base, tmp_path):
         PromptEncoder.from_spec(DecoderSpec(ModelSpec(str(tmp_path), prompting=Prompting.PLAIN)))
     encoder = PromptEncoder.from_spec(recipe.decoder_spec(ModelSpec(str(tmp_path))))
     assert encoder.encode(Document("abc", SCHEMA)).ids
+
+
+@pytest.fixture
+def copied(tuned, tmp_path):
+    return shutil.copytree(tuned[0], tmp_path / "copied")
+
+
+class TestOddAdapters:
+    @pytest.mark.parametrize(
+        ("spoil", "kind", "words"),
+        [
+            (
+                lambda f: (f / WEIGHTS).unlink(),
+                ModelNotFoundError,
+                "adapter .*copied has no adapter_model.safe.*s$",
+            ),
+            (
+                lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin"),
+                ModelNotFoundError,
+                r"only pickled ones \(adap",
+            ),
+            (lambda f: (f / WEIGHTS).write_bytes(b"1" * 90), ModelNotFoundError, "copied/adapter_model.* cut short"),
+            (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-9]), ModelNotFoundError, "is cut short"),
+            (lambda f: (f / CONFIG).write_text("{"), ModelNotFoundError, r"copied/adapter_config\.json: JSONDecodeErr"),
+            (lambda f: (f / CONFIG).unlink(), ModelNotFoundError, r"copied/adapter_config\.json: FileNotFoundError"),
+            (lambda f: (f / CONFIG).write_text('{"peft_type": "IA3"}'), UnsupportedModelError, "of peft's type 'IA3'"),
+        ],
+    )
+    def test_what_is_wrong_is_named_before_any_weight_is_read(self, base, copied, monkeypatch, spoil, kind, words):
+        spoil(copied)
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+        for ask in (source.check_loadable, Model.load):
+            with pytest.raises(kind, match=words):
+                ask(spec_of(base, copied))
+
+    def test_one_for_layers_of_another_size(self, tuned, tmp_path):
+        wide = write_tiny_model(tmp_path, hidden_size=64)
+        with pytest.raises(SettingsError, match=r"adapter .* does not fit this 'llama' model: .*size mismatch"):
+            Model.load(spec_of(wide, tuned[0]))
+
+    def test_one_for_a_model_with_more_layers(self, tuned, tmp_path):
+        flat = write_tiny_model(tmp_path, layers=1)
+        with pytest.raises(SettingsError, match="weights are for other layers than those of 'llama'"):
+            Model.load(spec_of(flat, tuned[0]))
+
+
+class TestAdaptersOfOthers:
+    """peft's own: without hpd.json nothing says how they want to be asked."""
+
+    @pytest.fixture
+    def foreign(self, copied):
+        (copied / "hpd.json").unlink()
+        return copied
+
+    def test_is_merged_asked_as_the_job_says_and_whoever_loads_it_is_told(self, base, tuned, foreign):
+        spec = replace(spec_of(base, foreign), prompting=Prompting.PLAIN)
+        assert recipe.recipe_of(spec) is None
+        assert f"adapter {foreign} has no hpd.json" in recipe.notice_of(spec)
+        assert f"trained on {base}" in recipe.notice_of(spec)
+        with pytest.warns(ModelNotice, match=r"has no hpd\.json"):
+            decoder = HyperParallelDecoder.from_pretrained(spec, replace(SETTINGS, max_value_tokens=5))
+        assert torch.equal(logits(decoder.model.hf), logits(Model.load(spec_of(base, tuned[0])).hf))
+        assert decoder.encoder.template == PromptTemplate() and decoder.encoder.settings.max_value_tokens == 5
+
+    def test_its_content_belongs_to_what_decides_answers(self, base, foreign):
+        facts = DecoderSpec(spec_of(base, foreign)).as_dict()
+        assert facts != DecoderSpec(ModelSpec(str(base))).as_dict()
+        (foreign / "adapter_model.safetensors").write_bytes(b"other")
+        assert DecoderSpec(spec_of(base, foreign)).as_dict() != facts
+
+    def test_its_folder_alone_stands_for_its_base(self, base, foreign):
+        assert source.model_spec(str(foreign)) == ModelSpec(str(base), name=str(foreign), adapter=str(foreign))
+        facts = json.loads((foreign / CONFIG).read_text())
+        (foreign / CONFIG).write_text(json.dumps(facts | {"base_model_name_or_path": None}))
+        with pytest.raises(SettingsError, match=r"adapter_config\.json names no base_model_name_or_path"):
+            source.model_spec(str(foreign))

@@ -62,7 +62,7 @@ def test_what_is_unpacked_already_needs_no_cache_that_can_be_written(tmp_path, m
     model = tmp_path / "x.gguf"
     model.touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gguf, "_convert", lambda file, folder: (folder / "config.json").write_text("{}"))
+    monkeypatch.setattr(gguf, "_fill", lambda file, folder: (folder / "config.json").write_text("{}"))
     unpacked = locate(ModelSpec(str(model))).path
     assert [p.name for p in (tmp_path / "cache/hpd-gguf").iterdir() if p.is_dir()] == [os.path.basename(unpacked)]
     monkeypatch.setattr(folders, "unwritable", lambda folder: "read-only")

@@ -180,7 +180,7 @@ class TestHub:
         for name in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"):
             monkeypatch.setattr(f"transformers.{name}.from_pretrained", refuse)
         if load is None:  # the weights, when the configuration is there already
-            config = type("Config", (), {})()
+            config = type("Config", (), {"to_dict": lambda self: {}})()
             monkeypatch.setattr(source, "load_config", lambda files: config)
             monkeypatch.setattr("hpd_core.model.refuse", lambda config: None)
         with pytest.raises(kind, match=r"^model org/name: We couldn't connect to 'https://huggingface.co'(;|$)"):

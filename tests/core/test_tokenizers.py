@@ -119,9 +119,8 @@ def test_a_template_without_system_messages_gets_its_text_from_the_user(tokenize
 
 
 def test_a_template_that_refuses_every_message_is_an_error_with_its_words(tokenizers):
-    encoder = encoder_of(tokenizers["byte-level without a pad token"], "{{ raise_exception('not for you') }}")
     with pytest.raises(PromptError, match="chat template refused the messages: not for you"):
-        encoder.encode(Document("x", SCHEMA))
+        encoder_of(tokenizers["byte-level without a pad token"], "{{ raise_exception('not for you') }}")
 
 
 def test_no_chat_template_is_refused_for_chat(tokenizer):

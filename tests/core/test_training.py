@@ -194,3 +194,19 @@ def test_softcap_takes_the_same_way_as_decoding(models):
     loose = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=1e6)
     tight = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=0.1)
     assert difference(loose, plain) < 1e-9 and difference(tight, plain) > 1e-3
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_sinks_take_their_share_as_in_decoding(models, softcap):
+    """A sink is a key of its own whose value is nothing; that of decoding stands in tests/core/test_families.py."""
+    batch = make_batch([lesson(prompts_of(9, [5])[0], [[7, 0]] * 4, Layout.GAPS)], *WAYS[0], CPU)
+    query, key, value = (torch.randn(len(batch.ids), heads, 8, dtype=torch.float64) for heads in (4, 2, 2))
+    sinks = torch.tensor([-50.0, -1.0, 2.0, 50.0], dtype=torch.float64)
+    plain = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=softcap)
+    found = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=softcap, sinks=sinks)
+    assert difference(found[:, 0], plain[:, 0]) < 1e-9 and found[:, 3].abs().max() < 1e-9  # no share, and all of it
+    share = found[:, 1:3] / plain[:, 1:3]
+    assert difference(share, share[..., :1].expand_as(share)) < 1e-9 and share.min() > 0 and share.max() < 1
+    first = torch.exp(0.3 * (query[0] * key[0].repeat_interleave(2, 0)).sum(-1))  # which sees itself alone
+    if softcap is None:
+        assert difference(found[0], plain[0] * (first / (first + sinks.exp()))[:, None]) < 1e-9

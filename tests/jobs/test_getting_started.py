@@ -52,7 +52,11 @@ def test_the_page_is_followed_with_a_tiny_model_and_without_ray(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     base = write_tiny_model(tmp_path / "tiny")
-    tiny = [f"--set=model={{source: {base}, prompting: plain}}", "--set=pool.threads=1", "--set=decode.max_value_tokens=4"]
+    tiny = [
+        f"--set=model={{source: {base}, prompting: plain}}",
+        "--set=pool.threads=1",
+        "--set=decode.max_value_tokens=4",
+    ]
     monkeypatch.setattr(pipeline.drive, "drive", inline)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

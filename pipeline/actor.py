@@ -8,7 +8,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class DecodeStage:
     """What an actor needs to know.
 
     threads: torch threads. deadline_seconds: of one call of the decoder; loading has none. revision: of the model, see
-    `pipeline.resume.revision_of`.
+    `pipeline.resume.revision_of`. price_per_hour: of one actor, in dollars.
     """
 
     decoder: DecoderSpec
@@ -55,6 +56,7 @@ class DecodeStage:
     pack_documents: int
     deadline_seconds: float
     revision: str = ""
+    price_per_hour: float = 0.0
     factory: DecoderFactory | None = None
 
 
@@ -104,7 +106,7 @@ class DecodeActor:
 
         self._tell("spend", unit.name, attempt, 0)
         rows, counts = decode_items(self._exports.watched(decode), from_columns(block), self._stage.pack_documents)
-        self._tell("finish", unit.name, attempt)
+        tries = self._tell("finish", unit.name, attempt)
         metrics = count(rows, counts, self._stage.columns)
         metrics.seconds["tokenize"] = float(first_text(block.column(SECONDS)))
         if self._load_seconds:
@@ -119,21 +121,30 @@ class DecodeActor:
             self._exports.held(metrics.peak_memory)
         self._ended = time.perf_counter()
         metrics.seconds["decode"] = self._ended - started
+        metrics.spent = self._spent(metrics.seconds, *(tries or (0, 0)))
         out = block.drop_columns([*ENCODED_COLUMNS, SECONDS])
         for name, column in zip(self._stage.columns.fields(), self._stage.columns.build(rows), strict=True):
             out = out.append_column(name, column)
         return out.append_column(METRICS, constant(metrics.to_json(), unit.rows))
 
-    def _tell(self, method: str, *arguments: Any) -> None:
-        """Waits for the ledger, so that what is told just before this process dies is not lost with it; a ledger that
-        does not answer is not told anything more."""
+    def _spent(self, seconds: Mapping[str, float], retries: int, wasted_tokens: int) -> Counter[str]:
+        """`Metrics.spent`."""
+        paid = sum(seconds.get(stage, 0.0) for stage in ("decode", "idle", "load"))
+        dollars = round(paid / 3600 * self._stage.price_per_hour, 9)
+        spent = {"retries": retries, "wasted_tokens": wasted_tokens, "dollars": dollars}
+        return Counter({name: number for name, number in spent.items() if number})
+
+    def _tell(self, method: str, *arguments: Any) -> Any:
+        """What the ledger answers, None where there is none. Waits for it, so that what is told just before this
+        process dies is not lost with it; a ledger that does not answer is not told anything more."""
         if self._ledger is None:
-            return
+            return None
         try:
-            ray.get(getattr(self._ledger, method).remote(*arguments), timeout=_LEDGER_SECONDS)
+            return ray.get(getattr(self._ledger, method).remote(*arguments), timeout=_LEDGER_SECONDS)
         except Exception:
             log.warning("the ledger of attempts is gone", exc_info=True)
             self._ledger = None
+            return None
 
 
 def load(spec: DecoderSpec, device: str, threads: int) -> Decoder:

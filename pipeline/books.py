@@ -217,7 +217,7 @@ def _record(facts: Any) -> UnitRecord:
     record = UnitRecord.from_dict({k: v for k, v in facts.items() if k != "data"})
     metrics = record.metrics
     counted = (metrics.rows, metrics.values, metrics.lengths, metrics.devices, metrics.models)
-    counters: list[Mapping[str, Any]] = [*counted, metrics.decode.as_dict(), metrics.peak_memory]
+    counters: list[Mapping[str, Any]] = [*counted, metrics.decode.as_dict(), metrics.peak_memory, metrics.spent]
     counts = [number for counter in counters for number in counter.values()]
     numbers = [record.size, record.unit.start, record.unit.stop, *counts, *metrics.seconds.values()]
     if not all(isinstance(n, int | float) for n in numbers):

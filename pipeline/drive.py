@@ -43,6 +43,7 @@ def stages(prepared: Prepared, fingerprint: str) -> Stages:
             pack_documents=job.pack_documents,
             deadline_seconds=job.pack_deadline_seconds,
             revision=revision_of(prepared.facts["facts"]),
+            price_per_hour=job.price_per_hour / job.pool.max_size,
             factory=job.decoder_factory,
         ),
         commit=CommitStage(prepared.output, prepared.form, fingerprint),

@@ -24,8 +24,12 @@ class Ledger:
         """The attempt begins (0 tokens), or hands `tokens` more to the decoder."""
         self.attempts.setdefault(unit, {}).setdefault(attempt, Attempt()).tokens += tokens
 
-    def finish(self, unit: str, attempt: str) -> None:
-        self.attempts.setdefault(unit, {}).setdefault(attempt, Attempt()).finished = True
+    def finish(self, unit: str, attempt: str) -> tuple[int, int]:
+        """(other tries of the unit so far, prompt tokens that were spent on them)."""
+        tries = self.attempts.setdefault(unit, {})
+        mine = tries.setdefault(attempt, Attempt())
+        mine.finished = True
+        return len(tries) - 1, sum(other.tokens for other in tries.values()) - mine.tokens
 
     def report(self) -> dict[str, dict[str, Attempt]]:
         return self.attempts

@@ -29,6 +29,9 @@ class Metrics:
     devices: rows by where their unit was decoded, see `device_key`; nothing for a unit that needed no decoder.
     models: likewise by what decoded them, see `model_key`.
     peak_memory: most bytes that an actor held while it worked on a unit, see pipeline.peak; of many units the largest.
+    spent: retries, wasted_tokens: earlier tries of the unit that came to nothing, and the prompt tokens handed to a
+        decoder in them, as far as the ledger knew (a unit that was halved is another one). dollars: price of an actor's
+        time for it (decode, idle and load above). Nothing where it is 0: records of older versions have none.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
@@ -39,6 +42,7 @@ class Metrics:
     devices: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
     peak_memory: dict[str, int] = field(default_factory=dict)
+    spent: Counter[str] = field(default_factory=Counter)
 
     def __iadd__(self, other: Metrics) -> Metrics:
         self.rows.update(other.rows)
@@ -49,6 +53,7 @@ class Metrics:
         self.lengths.update(other.lengths)
         self.devices.update(other.devices)
         self.models.update(other.models)
+        self.spent.update(other.spent)
         for kind, most in other.peak_memory.items():
             self.peak_memory[kind] = max(most, self.peak_memory.get(kind, 0))
         return self
@@ -67,6 +72,8 @@ class Metrics:
 
     def as_dict(self) -> dict[str, Any]:
         rows = {status.value: self.rows[status.value] for status in RowStatus}
+        # An older record must come out as it went in: names of segments are made of it.
+        spent = {"spent": dict(self.spent)} if self.spent else {}
         return {
             "rows": rows,
             "values": dict(self.values),
@@ -76,6 +83,7 @@ class Metrics:
             "devices": dict(self.devices),
             "models": dict(self.models),
             "peak_memory_bytes": dict(self.peak_memory),
+            **spent,
         }
 
     @classmethod
@@ -89,6 +97,7 @@ class Metrics:
             devices=Counter(facts.get("devices", {})),
             models=Counter(facts.get("models", {})),
             peak_memory=dict(facts.get("peak_memory_bytes", {})),
+            spent=Counter(facts.get("spent", {})),
         )
 
     def to_json(self) -> str:

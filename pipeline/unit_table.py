@@ -30,7 +30,8 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
     a value (prompts and shared prefixes). Seconds: `STAGES`, and prefill_seconds and decode_seconds, the parts of an
     actor's time that forward passes took. peak_memory_bytes: most resident memory of the actor's process while it
     worked on the unit, weights included; peak_device_memory_bytes: what its tensors took of a GPU at most. These,
-    device, dtype, model and revision are None where no decoder was needed or it is not known.
+    device, dtype, model and revision are None where no decoder was needed or it is not known. retries, wasted_tokens,
+    dollars: `Metrics.spent`, 0 where it is not known. slots_per_step: how full a step was.
     """
     decode = metrics.decode
     places, models = sorted(map(device_of, metrics.devices)), sorted(map(model_of, metrics.models))
@@ -46,6 +47,10 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
         "revision": ", ".join(revision for _, revision in models) or None,
         "peak_memory_bytes": metrics.peak_memory.get(RESIDENT),
         "peak_device_memory_bytes": metrics.peak_memory.get(DEVICE),
+        "slots_per_step": decode.slots_per_step,
+        "retries": int(metrics.spent["retries"]),
+        "wasted_tokens": int(metrics.spent["wasted_tokens"]),
+        "dollars": float(metrics.spent["dollars"]),
     }
 
 

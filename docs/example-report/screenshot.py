@@ -1,13 +1,15 @@
 """The first screen of a page as a PNG, taken by a Chromium on the path (Debian: chromium).
 
 `python docs/example-report/screenshot.py PAGE.html PICTURE.png`. Ends with 1 where the page is wider than a
-phone's screen, asks for anything outside its file, or has an error.
+phone's screen, asks for anything outside its file, or has an error. Without arguments: ends with 1 where it could not
+take a picture on this machine.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,23 @@ def look(page: Path, picture: Path) -> Seen:
     return Seen(title, width, tuple(r for r in requests if r != url), tuple(faults))
 
 
+def missing() -> str:
+    """Why no picture can be taken here; empty where one can."""
+    if browser() is None:
+        return f"no browser on the path: one of {', '.join(_BROWSERS)}"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder, "page.html")
+            page.write_text("<title>x</title>")
+            look(page, Path(folder, "picture.png"))
+    except Exception as error:  # playwright is not there, or the browser does not start
+        return f"no picture can be taken: {error}"
+    return ""
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(missing() or 0)
     problems = look(Path(sys.argv[1]), Path(sys.argv[2])).problems
     for problem in problems:
         print(f"{sys.argv[1]}: {problem}", file=sys.stderr)

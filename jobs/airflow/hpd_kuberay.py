@@ -1,8 +1,9 @@
 """An Airflow 3 DAG that runs the job as a KubeRay `RayJob`: a cluster of its own, gone when the job has ended.
 
 Copy it into the DAG folder beside hpd_catalog.py, whose tasks it shares. Needs `kubectl` with rights to RayJobs and
-ConfigMaps in one namespace, KubeRay 1.1 or newer there, and an image with this project installed. An example: the
-manifest is tested, the DAG was run against no cluster.
+ConfigMaps in one namespace, KubeRay 1.1 or newer there, and an image with this project installed. It waits as
+hpd_catalog.py does: in the triggerer where one runs (which needs `kubectl` as well), else in the worker. An example:
+manifest and waiting are tested, the DAG was run against no cluster.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Param
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError
 from hpd_catalog import (
     RETRY_DELAY,
     TIMEOUT,
@@ -25,15 +27,18 @@ from hpd_catalog import (
     Params,
     PlanOperator,
     located,
+    may_defer,
     partition_of,
     plan_command,
     verify_command,
+    waiting,
 )
 
 FOLDER = "/etc/hpd"
 #: What may stand in the command line of the job: KubeRay hands it to a shell.
 _PLAIN = re.compile(r"[\w./:=@%+,*{}-]+")
-COMPLETE = "Complete"
+#: KubeRay's last states of a job, and the one that is a success.
+COMPLETE, ENDED = "Complete", r"Complete|\w*Failed"
 _POLL_SECONDS = 20.0
 _GONE_SECONDS = 120
 
@@ -47,7 +52,18 @@ def job_name(output: str, partition: str) -> str:
 
 def has_ended(status: str | None) -> bool:
     """Whether this `jobDeploymentStatus` is a last one: Complete, Failed or ValidationFailed."""
-    return status is not None and (status == COMPLETE or status.endswith("Failed"))
+    return status is not None and re.fullmatch(ENDED, status) is not None
+
+
+def look_words(name: str, namespace: str) -> list[str]:
+    """For `kubectl`: prints the kind of the RayJob and its status, nothing where there is no such job."""
+    path = "jsonpath={.kind} {.status.jobDeploymentStatus}"
+    return ["get", "rayjob", name, "--namespace", namespace, "--ignore-not-found", "-o", path]
+
+
+def stop_words(name: str, namespace: str) -> list[str]:
+    """For `kubectl`: deletes the RayJob, and with it its cluster."""
+    return ["delete", "rayjob", name, "--namespace", namespace, "--ignore-not-found", "--wait=false"]
 
 
 def entrypoint(params: Params, partition: str) -> str:
@@ -127,43 +143,93 @@ class RayJobOperator(BaseOperator):
 
     def __init__(self, **others: Any) -> None:
         super().__init__(**others)
-        self._running: tuple[str, ...] = ()
+        self._running: list[str] = []
 
     def execute(self, context: Any) -> Any:
         params, partition = context["params"], partition_of(context)
-        files = {"job.yaml": Path(params["config"]).read_text(encoding="utf-8")}
-        if params.get("schema"):
-            files["schemas.yaml"] = Path(params["schema"]).read_text(encoding="utf-8")
-        made = manifest(params, partition, files)
-        name = made["items"][1]["metadata"]["name"]
-        at = ("--namespace", str(params["namespace"]))
-        if has_ended(self._status(name, at)):  # of an earlier try; a running one is attached to
-            self._kubectl("delete", "rayjob", name, *at, f"--timeout={_GONE_SECONDS}s")
-        self._running = ("delete", "rayjob", name, *at, "--wait=false")
-        self._kubectl("apply", "-f", "-", *at, stdin=json.dumps(made))
-        before = None
-        while True:
-            status = self._status(name, at)
-            if status is None:
-                raise AirflowException(f"RayJob {name} was deleted while it ran; what it committed stays")
-            if status != before:
-                self.log.info("RayJob %s: %s", name, status or "not begun")
-                before = status
-            if has_ended(status):
-                break
-            time.sleep(_POLL_SECONDS)
-        if status != COMPLETE:
-            raise AirflowException(f"RayJob {name} ended as {status}; what it committed stays")
-        # Whether the output is whole is for `verify` to say.
+        name, namespace = self._applied(params, partition)
+        if not may_defer(params.get("deferrable")):
+            return self._wait(name, namespace)
+        trigger = waiting.KubernetesTrigger(
+            look=look_words(name, namespace),
+            stop=stop_words(name, namespace),
+            ended=ENDED,
+            every=_POLL_SECONDS,
+            until=time.time() + TIMEOUT.total_seconds(),
+        )
+        # Later than the trigger's own end, as in hpd_catalog.py.
+        self.defer(trigger=trigger, method_name="ended", timeout=TIMEOUT + timedelta(hours=1))
+
+    def ended(self, context: Any, event: Mapping[str, str]) -> Any:
+        """The trigger fired."""
+        name, namespace = self._named(context)
+        state = event["state"]
+        if state in (waiting.SILENT, waiting.REFUSED):
+            self.log.warning("the triggerer cannot see the job (%s); waiting in the worker", state)
+            return self._wait(name, namespace)
+        if state == waiting.TIMED_OUT:
+            try:
+                self._kubectl(*stop_words(name, namespace))
+            except AirflowException as error:
+                self.log.warning("RayJob %s may go on: %s", name, error)
+            raise AirflowException(f"RayJob {name} took longer than {TIMEOUT}; what it committed stays")
+        return self._judge(name, None if state == waiting.GONE else state)
+
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralError as error:
+            # As where the triggerer does not find its module. The job goes on.
+            self.log.warning("the triggerer could not wait for the job (%s); waiting in the worker", error)
+            return self._wait(*self._named(context))
 
     def on_kill(self) -> None:
         if self._running:
             subprocess.Popen(["kubectl", *self._running], start_new_session=True)
 
-    def _status(self, name: str, at: tuple[str, ...]) -> str | None:
+    def _named(self, context: Any) -> tuple[str, str]:
+        """(name, namespace) of the job."""
+        params = context["params"]
+        return job_name(str(params["output"]), partition_of(context)), str(params["namespace"])
+
+    def _applied(self, params: Params, partition: str) -> tuple[str, str]:
+        """(name, namespace) of the job, which runs or is about to."""
+        files = {"job.yaml": Path(params["config"]).read_text(encoding="utf-8")}
+        if params.get("schema"):
+            files["schemas.yaml"] = Path(params["schema"]).read_text(encoding="utf-8")
+        made = manifest(params, partition, files)
+        name, namespace = made["items"][1]["metadata"]["name"], str(params["namespace"])
+        at = ("--namespace", namespace)
+        if has_ended(self._status(name, namespace)):  # of an earlier try; a running one is attached to
+            self._kubectl("delete", "rayjob", name, *at, f"--timeout={_GONE_SECONDS}s")
+        self._running = stop_words(name, namespace)
+        self._kubectl("apply", "-f", "-", *at, stdin=json.dumps(made))
+        return name, namespace
+
+    def _wait(self, name: str, namespace: str) -> None:
+        self._running = stop_words(name, namespace)
+        before = None
+        while True:
+            status = self._status(name, namespace)
+            if status is None or has_ended(status):
+                return self._judge(name, status)
+            if status != before:
+                self.log.info("RayJob %s: %s", name, status or "not begun")
+                before = status
+            time.sleep(_POLL_SECONDS)
+
+    def _judge(self, name: str, status: str | None) -> None:
+        """Whether the output is whole is for `verify` to say."""
+        self._running = []
+        if status is None:
+            raise AirflowException(f"RayJob {name} was deleted while it ran; what it committed stays")
+        self.log.info("RayJob %s: %s", name, status)
+        if status != COMPLETE:
+            raise AirflowException(f"RayJob {name} ended as {status}; what it committed stays")
+
+    def _status(self, name: str, namespace: str) -> str | None:
         """Empty before KubeRay has looked at the job; None where there is no such job."""
-        path = "jsonpath={.kind} {.status.jobDeploymentStatus}"
-        kind, _, status = self._kubectl("get", "rayjob", name, *at, "--ignore-not-found", "-o", path).partition(" ")
+        kind, _, status = self._kubectl(*look_words(name, namespace)).partition(" ")
         return status.strip() if kind else None
 
     def _kubectl(self, *words: str, stdin: str | None = None) -> str:
@@ -182,6 +248,11 @@ PARAMS = {
     "budget_dollars": Param(None, type=["null", "number"]),
     "rows_per_second": Param(None, type=["null", "number"], exclusiveMinimum=0),
     "dollars_per_hour": Param(None, type=["null", "number"], exclusiveMinimum=0),
+    "deferrable": Param(
+        None,
+        type=["null", "boolean"],
+        description="Wait in the triggerer and hold no worker; without a word where a triggerer runs.",
+    ),
     "namespace": Param("default", type="string"),
     "image": Param("registry.example.org/hpd:latest", type="string", description="Has this project and its packages."),
     "ray_version": Param("2.60.0", type="string", description="That of the image."),

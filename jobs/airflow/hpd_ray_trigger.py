@@ -1,7 +1,8 @@
-"""An Airflow trigger that waits for a job on a Ray cluster: hours of waiting hold no worker.
+"""Airflow triggers that wait for a job on a Ray cluster or a RayJob on Kubernetes: hours of waiting hold no worker.
 
 Copy this file into Airflow's plugins folder, where triggerer and workers both find it; the triggerer never looks into a
-DAG folder. hpd_catalog.py goes without it too, and waits in the worker then. Takes Airflow and the standard library.
+DAG folder. hpd_catalog.py and hpd_kuberay.py go without it too, and wait in the worker then. Takes Airflow and the
+standard library; of RayJobs also `kubectl` where the triggerer runs.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -23,8 +25,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 #: Ours for why nobody waits any longer: the cluster has forgotten the job, does not answer, or refuses to.
 GONE, SILENT, REFUSED, TIMED_OUT = "GONE", "SILENT", "REFUSED", "TIMED_OUT"
-#: Seconds for one answer, and for which a cluster that gives none is asked again.
+#: Seconds for one answer, and for which a cluster that gives none is asked again; kubectl may have to log in first.
 ANSWER_SECONDS, PATIENCE_SECONDS = 10.0, 300.0
+KUBECTL_SECONDS = 60.0
 
 
 class RaySilentError(Exception):
@@ -61,42 +64,37 @@ def triggerer_runs() -> bool:
         return False
 
 
-class RayJobTrigger(BaseTrigger):
-    """Fires once, with {job, address, state}: one of `ENDED`, `GONE`, `SILENT`, `REFUSED`, `TIMED_OUT`.
+class Waiting(BaseTrigger):
+    """Asks for the state of something every so many seconds, until it has ended or waiting for it makes no sense.
 
-    address: of the cluster's dashboard. job: its submission id. every: seconds between looks. until: `time.time()` at
-    which the wait is over. A token is taken from RAY_AUTH_TOKEN of the triggerer.
+    every: seconds between looks. until: `time.time()` at which the wait is over.
     """
 
-    def __init__(self, *, address: str, job: str, every: float, until: float) -> None:
+    def __init__(self, *, every: float, until: float) -> None:
         super().__init__()
-        self.address, self.job, self.every, self.until = address, job, every, until
+        self.every, self.until = every, until
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        facts = {"address": self.address, "job": self.job, "every": self.every, "until": self.until}
-        return "hpd_ray_trigger.RayJobTrigger", facts
+    async def state(self) -> str | None:
+        """Its state now, empty before it has one; None where it is not there (any more). Raises `RaySilentError`,
+        `RayRefusedError`."""
+        raise NotImplementedError
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        state = await self._last()
-        yield TriggerEvent({"job": self.job, "address": self.address, "state": state})
+    def has_ended(self, state: str) -> bool:
+        raise NotImplementedError
 
-    async def on_kill(self) -> None:
-        """Somebody marked the deferred task or cleared it (Airflow 3.3 and later call this); not at a restart."""
-        await asyncio.to_thread(stop_job, self.address, self.job)
-        self.log.info("asked %s to stop job %s", self.address, self.job)
-
-    async def _last(self) -> str:
+    async def last_state(self) -> str:
+        """The state that it ended in, else `GONE`, `SILENT`, `REFUSED` or `TIMED_OUT`."""
         before, answered = "", time.monotonic()
         while True:
             try:
-                state = await asyncio.to_thread(job_state, self.address, self.job)  # urllib knows no asyncio
+                state = await self.state()
                 answered = time.monotonic()
                 if state is None:
                     return GONE
                 if state != before:
-                    self.log.info("job %s: %s", self.job, state)
+                    self.log.info("the job: %s", state)
                     before = state
-                if state in ENDED:
+                if self.has_ended(state):
                     return state
             except RaySilentError as error:
                 self.log.warning("%s; the job may go on, asking again", error)
@@ -108,6 +106,89 @@ class RayJobTrigger(BaseTrigger):
             if time.time() > self.until:
                 return TIMED_OUT
             await asyncio.sleep(self.every)
+
+
+class RayJobTrigger(Waiting):
+    """Fires once, with {job, address, state}: one of `ENDED`, `GONE`, `SILENT`, `REFUSED`, `TIMED_OUT`.
+
+    address: of the cluster's dashboard. job: its submission id. A token is taken from RAY_AUTH_TOKEN of the triggerer.
+    """
+
+    def __init__(self, *, address: str, job: str, every: float, until: float) -> None:
+        super().__init__(every=every, until=until)
+        self.address, self.job = address, job
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        facts = {"address": self.address, "job": self.job, "every": self.every, "until": self.until}
+        return "hpd_ray_trigger.RayJobTrigger", facts
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        state = await self.last_state()
+        yield TriggerEvent({"job": self.job, "address": self.address, "state": state})
+
+    async def on_kill(self) -> None:
+        """Somebody marked the deferred task or cleared it (Airflow 3.3 and later call this); not at a restart."""
+        await asyncio.to_thread(stop_job, self.address, self.job)
+        self.log.info("asked %s to stop job %s", self.address, self.job)
+
+    async def state(self) -> str | None:
+        return await asyncio.to_thread(job_state, self.address, self.job)  # urllib knows no asyncio
+
+    def has_ended(self, state: str) -> bool:
+        return state in ENDED
+
+
+class KubernetesTrigger(Waiting):
+    """Fires once, with {state}: one that `ended` matches, `GONE`, `SILENT`, `REFUSED` or `TIMED_OUT`.
+
+    look, stop: words for `kubectl`; `look` prints the kind of the job and its state, nothing where there is no such
+    job. ended: a pattern of its last states.
+    """
+
+    def __init__(self, *, look: Sequence[str], stop: Sequence[str], ended: str, every: float, until: float) -> None:
+        super().__init__(every=every, until=until)
+        self.look, self.stop, self.ended = list(look), list(stop), ended
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        facts = {"look": self.look, "stop": self.stop, "ended": self.ended, "every": self.every, "until": self.until}
+        return "hpd_ray_trigger.KubernetesTrigger", facts
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent({"state": await self.last_state()})
+
+    async def on_kill(self) -> None:
+        """As of `RayJobTrigger`."""
+        await _kubectl(self.stop)
+        self.log.info("kubectl %s", " ".join(self.stop))
+
+    async def state(self) -> str | None:
+        kind, _, state = (await _kubectl(self.look)).partition(" ")
+        return state.strip() if kind else None
+
+    def has_ended(self, state: str) -> bool:
+        return re.fullmatch(self.ended, state) is not None
+
+
+async def _kubectl(words: Sequence[str]) -> str:
+    """What kubectl prints. Raises `RaySilentError` where it fails, which may pass, `RayRefusedError` where there is
+    none."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "kubectl", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise RayRefusedError(f"no kubectl where the triggerer runs: {error}") from error
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), KUBECTL_SECONDS)
+    except TimeoutError as error:
+        raise RaySilentError(f"kubectl {words[0]} gave no answer for {KUBECTL_SECONDS:g} s") from error
+    finally:
+        if process.returncode is None:  # also where the triggerer ends meanwhile
+            process.kill()
+    if process.returncode:
+        told = err.decode(errors="replace").strip()
+        raise RaySilentError(f"kubectl {words[0]} ended with {process.returncode}: {told}")
+    return out.decode(errors="replace")
 
 
 def _ask(address: str, job: str, question: str = "", method: str = "GET") -> Any:

@@ -24,7 +24,7 @@ def methods(facts: Facts) -> Chapter:
                     ("$ per {per:whole}", "dollars_per_1000", "usd"),
                     ("dollars", "dollars", "usd_whole"),
                     ("HPD saves", "saved", "usd_whole"),
-                    ("HPD is", "ratio", "times"),
+                    ("as slow as HPD", "ratio", "times"),
                     ("documents/s there", "documents_per_second", "figure"),
                 ],
             ),

@@ -33,16 +33,21 @@ def chapters(facts: Facts) -> list[Chapter]:
 
 def _summary(facts: Facts) -> Chapter:
     if facts["sampling"]["interval"]:
-        ends = "; {sampling.level:share} interval {estimate.low:usd_whole} to {estimate.high:usd_whole}"
+        ends = """; {sampling.level:share} interval {estimate.low:usd_whole} to {estimate.high:usd_whole} (of sampling
+        alone)"""
     else:
         ends = ", without an interval (see How sure this is)"
+    spread = ""
+    if facts["spread"]:
+        spread = """ Beside that, runs differed from {spread.fastest:times} to {spread.slowest:times} of what the fit
+        over all of them says."""
     parts: list[Any] = [
         paragraph(
             facts,
             f"""{{documents:whole}} documents with {{measured.model:text}} on {{measured.device:text}},
             {{measured.dtype:text}}: {{estimate.dollars:usd_whole}} at the {{prices.0.name:text}} price of
             {{prices.0.dollars_per_hour:usd}} an hour{ends}. That is {{estimate.dollars_per_1000:usd}} per {{per:whole}}
-            documents, and {{estimate.days:figure}} days on {{estimate.actors:whole}} actor(s).""",
+            documents, and {{estimate.days:figure}} days on {{estimate.actors:whole}} actor(s).{spread}""",
         ),
         *_warnings(facts),
     ]
@@ -103,7 +108,8 @@ def _measured(facts: Facts) -> Chapter:
             ),
             paragraph(
                 facts,
-                """Prices are scenarios of {price_source:text}. They are outside every interval of this report. The
+                """These are the rows that were measured; a corpus of other lengths costs another price a row, which is
+                below. Prices are scenarios of {price_source:text}. They are outside every interval of this report. The
                 whole run is with its start and its end, of which a longer one has no more.""",
             ),
             scatter(
@@ -138,7 +144,8 @@ def _time(facts: Facts) -> Chapter:
                 {fit.seconds_per_unit:figure} a unit + {fit.seconds_per_prefill_token:figure} a prefill token +
                 {fit.seconds_per_value_token:figure} a value token fed: prefill is {fit.prefill_share:share} of the
                 fitted time, value tokens {fit.value_token_share:share}, the unit itself {fit.unit_share:share}. Half
-                of the units are within {fit.median_error:share} of it.""",
+                of the units are within {fit.median_error:share} of it. The shares of the fit are no clock: it sees only
+                how units differ, and what grows along with something else may be counted under that.""",
             ),
         ],
     )

@@ -70,7 +70,7 @@ def assemble(
     methods = [] if benchmark is None else rivals.methods(benchmark, asked.documents, ours)
     per_1000 = ours / asked.documents * 1000
     spent = FINETUNE_DOLLARS if asked.finetune_dollars is None else asked.finetune_dollars
-    others = [(row["name"], row["dollars_per_1000"]) for row in hosted]
+    asking = rivals.ways_to_ask(hosted, asked.documents)
     return {
         "documents": asked.documents,
         "per": 1000,
@@ -97,12 +97,12 @@ def assemble(
         "hosted": hosted,
         "benchmark": None if benchmark is None else _about(benchmark, decoder),
         "methods": methods,
-        "ways": _ways(per_1000, ours, methods, hosted),
+        "ways": _ways(per_1000, ours, methods, asking),
         "roofline": [] if benchmark is None else _roofline(asked.prices, benchmark, metrics, prices.machine),
         "finetune": {
             "dollars": spent,
             "assumed": asked.finetune_dollars is None,
-            "others": rivals.break_even(spent, others, per_1000),
+            "others": rivals.break_even(spent, [(way["name"], way["dollars_per_1000"]) for way in asking], per_1000),
         },
         "paper": arithmetic(),
     }
@@ -224,11 +224,11 @@ def _estimate(found: Terms, rows: float, actors: int, actor_hour: float) -> dict
 
 
 def _ways(
-    per_1000: float, ours: float, methods: Sequence[Mapping[str, Any]], hosted: Sequence[Mapping[str, Any]]
+    per_1000: float, ours: float, methods: Sequence[Mapping[str, Any]], asking: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """All ways by their cost. The benchmark's own HPD is left out: it is what the others are held against."""
     found = [{"name": "HPD, measured here", "dollars_per_1000": per_1000, "dollars": ours}]
-    for row in [*(m for m in methods if m["name"] != "hpd"), *hosted]:
+    for row in [*(m for m in methods if m["name"] != "hpd"), *asking]:
         found.append({name: row[name] for name in ("name", "dollars_per_1000", "dollars")})
     return sorted(found, key=lambda way: way["dollars"])
 

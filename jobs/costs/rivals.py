@@ -20,7 +20,8 @@ KEY_TOKENS = 3.0
 
 def hosted_tokens(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[str, Any]:
     """Tokens of one row in a request with the whole instruction and an answer of every key with its value, counted with
-    this model's tokenizer. A row that is no document or repeats another one is not sent."""
+    this model's tokenizer. A row that is no document or repeats another one is not sent, and keys that HPD is fed as
+    stubs are none of the request: the answer writes them."""
     metrics = total(run.metrics for run in runs)
     decode = metrics.decode
     documents = decode.documents
@@ -37,7 +38,7 @@ def hosted_tokens(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -
     slots = decode.slots / documents if plan is None else plan["sample"]["attributes_per_document"]
     return {
         "sent_per_row": sent,
-        "input_per_document": prefix + fed,
+        "input_per_document": prefix + max(0.0, fed - keys),
         "output_per_document": keys + slots * values,
         "keys_assumed": plan is None,
         "key_tokens": KEY_TOKENS,
@@ -63,6 +64,18 @@ def hosted(prices: Iterable[HostedPrice], tokens: Mapping[str, Any], rows: float
                 "batch_saved": one * rows * price.batch_factor - ours,
             }
         )
+    return found
+
+
+def ways_to_ask(hosted: Iterable[Mapping[str, Any]], rows: float) -> list[dict[str, Any]]:
+    """Each hosted model at its full price, and in batches where that is cheaper: nobody waits for a catalog."""
+    found = []
+    for row in hosted:
+        prices = {row["name"]: row["dollars"]}
+        if row["batch_dollars"] < row["dollars"]:
+            prices[f"{row['name']}, in batches"] = row["batch_dollars"]
+        for name, dollars in prices.items():
+            found.append({"name": name, "dollars": dollars, "dollars_per_1000": dollars / rows * 1000})
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 from jobs.cli import app
+from jobs.report import write_report
 from tests.jobs.outputs import write_benchmark, write_output, write_plan
 from tests.jobs.test_report import facts_of, random_sample
 
@@ -22,7 +24,7 @@ FAKE = """#!{python}
 import json, pathlib, sys
 with open({calls!r}, "a") as calls:
     calls.write(json.dumps([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]) + chr(10))
-if sys.argv[1] == "benchmark":
+if sys.argv[1:2] == ["benchmark"]:
     folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
     folder.mkdir()
     (folder / "benchmark.json").touch()
@@ -52,7 +54,8 @@ def test_the_script_runs_commands_that_exist(repository: Path, tmp_path: Path, m
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
 
-    made = calls()
+    checked, *made = calls()
+    assert checked == ["python", "docs/example-report/screenshot.py"]  # before half an hour of work
     assert [call[1] for call in made[:-1]] == ["plan", "extract", "extract", "extract", "benchmark", "report"]
     monkeypatch.chdir(repository)  # where the configuration is
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -65,7 +68,33 @@ def test_the_script_runs_commands_that_exist(repository: Path, tmp_path: Path, m
     units = [int(call[call.index("--sample-units") + 1]) for call in made[1:4]]
     assert sum(units) >= 30  # fewer give no interval
     assert made[-1][1:] == [f"docs/example-report/{name}" for name in ("screenshot.py", "report.html", "report.png")]
-    assert [call[1] for call in calls()[:-1]] == ["plan", "extract", "extract", "extract", "report"]  # gone on with
+    again = [call[1] for call in calls()[1:-1]]
+    assert again == ["plan", "extract", "extract", "extract", "report"]  # gone on with
+
+
+def test_what_a_picture_needs_is_missed_at_once(
+    repository: Path, tmp_path: Path, screenshot: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, repository / "docs/example-report/screenshot.py"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 1 and "no browser on the path: one of chromium" in done.stderr
+    monkeypatch.setattr(screenshot, "browser", lambda: str(tmp_path / "none"))
+    assert screenshot.missing().startswith("no picture can be taken: ")
+
+
+def test_the_committed_example_is_what_its_facts_say(repository: Path, tmp_path: Path) -> None:
+    """A report that was made by other code tells other things than the page about it."""
+    example = repository / "docs/example-report"
+    if not (example / "report.json").exists():
+        pytest.skip("make example-report has not been run")
+    facts = json.loads((example / "report.json").read_text(encoding="utf-8"))
+    write_report(tmp_path, facts)
+    for name in ("report.md", "report.html"):
+        assert (tmp_path / name).read_text() == (example / name).read_text(), f"{name} was told by other code"
+    assert facts["sampling"]["units"] >= 30 and facts["sampling"]["interval"] and facts["spread"]["runs"] >= 3
+    assert facts["benchmark"]["same_model"] and facts["documents"] == 500e6
+    assert not re.findall(r'"/\w+/', (example / "report.json").read_text(encoding="utf-8")), "a path of a machine"
+    assert "docs/example-report/report.png" in (repository / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_page_fits_a_phone_and_asks_for_nothing(screenshot: ModuleType, tmp_path: Path) -> None:

@@ -157,11 +157,14 @@ def test_run_to_run_spread_takes_three_runs(folder: Path, whole: dict[str, Any],
     assert facts_of(tmp_path, folder / "run0", folder / "run1")["spread"] is None
     assert "at least three runs" in (tmp_path / "report.md").read_text()
     assert whole["spread"]["slowest"] / whole["spread"]["fastest"] == pytest.approx(1.05 / 0.97, rel=0.02)
-    assert "at least three runs" not in (folder / "out" / "report.md").read_text()
+    told = (folder / "out" / "report.md").read_text()
+    assert "at least three runs" not in told
+    first = told.partition("## What was measured")[0]
+    assert "(of sampling alone)" in first and f"{whole['spread']['slowest']:.2f}x of what the fit over all" in first
 
 
-def test_other_ways_are_priced_for_the_same_corpus(whole: dict[str, Any]) -> None:
-    ours = whole["estimate"]["dollars"]
+def test_other_ways_are_priced_for_the_same_corpus(folder: Path, whole: dict[str, Any]) -> None:
+    ours, sample = whole["estimate"]["dollars"], json.loads((folder / "plan.json").read_text())["sample"]
     methods = {row["name"]: row for row in whole["methods"]}
     assert methods["ar, batch 1"]["dollars"] == pytest.approx(20 * ours) and methods["hpd"]["saved"] == 0
     assert methods["per-attribute-cached, batch 32"]["saved"] == pytest.approx(3 * ours)
@@ -175,6 +178,13 @@ def test_other_ways_are_priced_for_the_same_corpus(whole: dict[str, Any]) -> Non
     back = {row["name"]: row for row in whole["finetune"]["others"]}["gpt-4.1"]
     saved_each = (gpt["dollars"] - ours) / DOCUMENTS
     assert back["documents"] == pytest.approx(100 / saved_each) and whole["finetune"]["assumed"]
+    assert tokens["input_per_document"] == pytest.approx(80 + sample["prompt_tokens_per_document"] - 10), (
+        "no keys in it"
+    )
+    ways = {way["name"]: way["dollars"] for way in whole["ways"]}
+    assert ways["gpt-4.1, in batches"] == pytest.approx(dollars / 2) and ways["gpt-4.1"] == pytest.approx(dollars)
+    batches = {row["name"]: row for row in whole["finetune"]["others"]}["gpt-4.1, in batches"]
+    assert batches["documents"] == pytest.approx(100 * DOCUMENTS / (dollars / 2 - ours))
     roof = {row["name"]: row for row in whole["roofline"]}
     assert {"gpu-l4", "gpu-h200"} < set(roof) and all(name.startswith("gpu-") for name in roof)
     assert roof["gpu-h200"]["rows_per_second"] > roof["gpu-l4"]["rows_per_second"]

@@ -79,7 +79,7 @@ def test_the_ledger_counts_tries_and_what_they_wasted() -> None:
     ledger = Ledger()
     for unit_name, attempt, tokens in [("u", "1", 100), ("u", "2", 100), ("u", "2", 50), ("v", "3", 7)]:
         ledger.spend(unit_name, attempt, tokens)
-    ledger.finish("u", "2")
+    assert ledger.finish("u", "2") == (1, 100) and Ledger().finish("u", "1") == (0, 0)
     assert wasted(ledger.report()) == (1, 107)
     ledger.finish("v", "3")
     assert wasted(ledger.report()) == (1, 100)

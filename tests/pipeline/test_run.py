@@ -112,6 +112,9 @@ def test_an_actor_killed_in_the_middle_costs_a_retry_and_no_row(tmp_path: Path) 
     assert summary.complete and (tmp_path / "killed").exists()
     assert_exact(tmp_path / "out", input_table(source))
     assert summary.metrics["run"]["retries"] == 1 and summary.metrics["run"]["wasted_tokens"] > 0
+    units = pq.read_table(tmp_path / "out/_manifest/metrics.parquet").to_pylist()
+    assert sorted(row["retries"] for row in units) == [0] * (len(units) - 1) + [1]
+    assert sum(row["wasted_tokens"] for row in units) == summary.metrics["run"]["wasted_tokens"]
     assert summary.metrics["run"]["rounds"] == 1
 
 

@@ -20,7 +20,7 @@ from hpd_core.rows import Counts, Extraction
 from hpd_core.settings import DecoderSpec
 from pipeline.compact import compact
 from pipeline.device import device_name, processor
-from pipeline.job import OutputOptions
+from pipeline.job import OutputOptions, Pool
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import LENGTH_EDGES, Metrics, device_key, device_of, length_bin
 from pipeline.run import run
@@ -54,7 +54,9 @@ class FeedingDecoder(HashDecoder):
 def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline.drive, "drive", inline)
     shards(tmp_path / "in", count=2, rows=30)
-    spec = job(tmp_path, tmp_path / "in", decoder_factory=SlowDecoders(tmp_path / "calls.log", delay=0.01))
+    decoders = SlowDecoders(tmp_path / "calls.log", delay=0.01)
+    two = Pool(max_size=2, cpus=0.6)
+    spec = job(tmp_path, tmp_path / "in", decoder_factory=decoders, price_per_hour=7200.0, pool=two)
     assert run(spec).complete
     rows = pq.read_table(tmp_path / "out" / "_manifest" / "metrics.parquet").to_pylist()
     totals = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -74,11 +76,16 @@ def test_an_output_says_of_each_unit_what_it_took(tmp_path: Path, monkeypatch: p
         assert (row["device"], row["dtype"]) == (f"{processor()}, 1 thread", "float32")
         assert (row["model"], row["revision"]) == ("fake", "fake@main")
         assert row["peak_memory_bytes"] > 10 * 2**20 and row["peak_device_memory_bytes"] is None
+        assert row["slots_per_step"] == row["slot_steps"] / row["steps"]
+        paid = row["actor_seconds"] + row["idle_seconds"] + row["load_seconds"]
+        assert row["dollars"] == pytest.approx(paid, abs=1e-5), "a dollar a second for each of two actors"
+        assert row["retries"] == row["wasted_tokens"] == 0
     for stage, column in (("load", "load_seconds"), ("idle", "idle_seconds"), ("decode", "actor_seconds")):
         assert totals["seconds"][stage] == pytest.approx(sum(row[column] for row in rows), abs=1e-4)
     assert totals["lengths"] == {"16": 10, "24": 50}, "product number 7 has 16 bytes"
     assert totals["models"] == {"fake | fake@main": 60}
     assert totals["peak_memory_bytes"] == {"resident": max(row["peak_memory_bytes"] for row in rows)}, "not their sum"
+    assert totals["spent"] == {"dollars": pytest.approx(sum(row["dollars"] for row in rows))}
     assert totals["devices"] == {f"{processor()}, 1 thread | float32": 60}
 
 
@@ -118,6 +125,8 @@ def test_an_output_of_before_there_were_lengths_and_devices_can_be_read() -> Non
     flat = unit_facts(Metrics.from_dict(old))
     assert (flat["prefill_tokens"], flat["slot_steps"], flat["device"]) == (7, 3, None)
     assert (flat["revision"], flat["peak_memory_bytes"]) == (None, None)
+    assert (flat["retries"], flat["wasted_tokens"], flat["dollars"]) == (0, 0, 0.0)
+    assert "spent" not in Metrics.from_dict(old).as_dict(), "or its segment would have another name"
 
 
 def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +139,14 @@ def test_an_output_of_before_slots_were_counted_is_whole(tmp_path: Path, monkeyp
         assert '"slot_steps"' in text
         path.write_text(re.sub(r'"slot_steps": \d+,\s*', "", text))
     assert verify(OutputFolder(str(tmp_path / "out"), Storage()), Storage()).findings == ()
+
+
+def test_a_unit_has_every_number_that_the_job_is_operated_by() -> None:
+    """Those that issue and docs promise for each unit, by what they are called in the table."""
+    wanted = """rows rows_ok rows_error documents slots prompt_tokens cached_tokens generated_tokens drafted_tokens
+    accepted_tokens steps slots_per_step truncated absent duplicates prefill_seconds decode_seconds tokenize_seconds
+    idle_seconds load_seconds model_calls retries wasted_tokens peak_memory_bytes device dtype revision dollars"""
+    assert set(wanted.split()) <= set(unit_table([]).column_names)
 
 
 def test_the_table_has_the_same_columns_with_and_without_units() -> None:

@@ -45,7 +45,7 @@ _REASON = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Trial:
     """One kind. predictions: {attribute: text or None} of the rows that it came to. seconds: of decoding alone.
 
     weights, resident: bytes of the weights as they are stored, and the most that the process held while decoding.
@@ -58,7 +58,7 @@ class Measured:
     machine: str
 
 
-def measure(spec: DecoderSpec, dataset: Path, rows: Sequence[int], threads: int | None, seconds: float) -> Measured:
+def measure(spec: DecoderSpec, dataset: Path, rows: Sequence[int], threads: int | None, seconds: float) -> Trial:
     """Runs in a process of its own. rows: their numbers in the file."""
     from hpd_core.extractor import extract_all
     from jobs.decoders import load
@@ -78,7 +78,7 @@ def measure(spec: DecoderSpec, dataset: Path, rows: Sequence[int], threads: int 
 
     machine = device_name(decoder, str(decoder.model.device), torch.get_num_threads())
     resident = peak_memory().get(RESIDENT, 0)
-    return Measured(tuple(found), took, stored_bytes(decoder.model.hf), resident, machine)
+    return Trial(tuple(found), took, stored_bytes(decoder.model.hf), resident, machine)
 
 
 def stored_bytes(hf: Any) -> int:
@@ -99,7 +99,7 @@ def spread_over(count: int, limit: int) -> list[int]:
     return [n * count // limit for n in range(limit)]
 
 
-def row_of(kind: str, found: Measured, first: Measured, gold: Sequence[Any]) -> dict[str, Any]:
+def row_of(kind: str, found: Trial, first: Trial, gold: Sequence[Any]) -> dict[str, Any]:
     """One line of the table, JSON-able. first: of float32, which came to at least as many rows."""
     count = len(found.predictions)
     quality = assess(gold[:count], found.predictions)
@@ -158,7 +158,7 @@ def run(
     started, benchmark = time.perf_counter(), read_benchmark(dataset)
     chosen = spread_over(len(benchmark.rows), limit)
     gold = [benchmark.rows[n] for n in chosen]
-    first: Measured | None = None
+    first: Trial | None = None
     rows, left_out = [], {}
     for kind in kinds:
         quantization, _, dtype = kind.partition("/")

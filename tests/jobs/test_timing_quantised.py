@@ -74,7 +74,7 @@ def test_a_slow_kind_stops_after_a_chunk_and_is_compared_on_its_own_rows(
     monkeypatch.setattr(quantised, "ProcessPoolExecutor", Here)
     measure = quantised.measure
 
-    def slow(spec: Any, dataset: Path, rows: Any, threads: int | None, seconds: float) -> quantised.Measured:
+    def slow(spec: Any, dataset: Path, rows: Any, threads: int | None, seconds: float) -> quantised.Trial:
         return measure(spec, dataset, rows, threads, 0.0 if spec.model.quantization != "none" else seconds)
 
     monkeypatch.setattr(quantised, "measure", slow)

@@ -25,7 +25,7 @@ from pipeline import globs, renamed, s3
 from pipeline.job import JobError
 from pipeline.local_files import create, temporary_file, walked
 from pipeline.units import InputFile
-from pipeline.uris import named, password_fault
+from pipeline.uris import is_utf8, named, password_fault
 
 #: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
 ONE_PUT = 64 * 2**20
@@ -107,6 +107,9 @@ class Storage:
                     found = [i for i in found if globs.is_data(i["name"].removeprefix(path).lstrip("/"))]
                     if not found:
                         raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
+            for info in found:
+                if not is_utf8(name := str(info["name"])):
+                    raise JobError(f"input {ascii(name)}: this name is no UTF-8 and can stand in no manifest: rename it")
             files = [self._file(fs, uri, info) for info in found]
         return sorted(files, key=lambda f: f.uri)
 

@@ -14,6 +14,16 @@ def password_fault(uri: str) -> str:
     return f"{shown}: manifests would repeat the password of a URI: set it under `storage`"
 
 
+def is_utf8(name: str) -> bool:
+    """Whether a name can be written down. Local ones may be any bytes, which Python shows as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def has_line_break(name: str) -> bool:
+    """As readers of a text with a name on a line understand it."""
+    return "\n" in name or "\r" in name
+
+
 def named(fs: AbstractFileSystem, uri: str, path: str) -> str:
     """The full URI of `path` in the store of `uri`.
 

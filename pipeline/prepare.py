@@ -85,7 +85,7 @@ def prepare(job: JobSpec) -> Prepared:
     source, storage = Storage(job.input_storage), Storage(job.output_storage)
     output = OutputFolder(storage.absolute(job.output), storage)
     if not is_utf8(output.uri) or has_line_break(output.uri):  # the lists of its files have one on a line
-        raise JobError(f"output {ascii(output.uri)}: a name with line breaks, or no UTF-8: take another")
+        raise JobError(f"output {output.uri!a}: a name with line breaks, or no UTF-8: take another")
     place = storage.real(job.output).rstrip("/") + "/"
     for uri in job.inputs:
         if place.startswith(source.real(uri).rstrip("/") + "/"):

@@ -109,7 +109,7 @@ class Storage:
                         raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
             for info in found:
                 if not is_utf8(name := str(info["name"])):
-                    raise JobError(f"input {ascii(name)}: this name is no UTF-8 and can stand in no manifest: rename it")
+                    raise JobError(f"input {name!a}: this name is no UTF-8 and can stand in no manifest: rename it")
             files = [self._file(fs, uri, info) for info in found]
         return sorted(files, key=lambda f: f.uri)
 

@@ -1,4 +1,4 @@
-"""Whatever a file or folder is called: its rows come through, are listed, verified and merged, or the name is refused."""
+"""Whatever a file or folder is called: its rows come through, are listed, verified and merged, or it is refused."""
 
 from __future__ import annotations
 

@@ -27,6 +27,9 @@ def extract(
         typer.Option(min=1, help="Only so many units, drawn at random: what `hpd report` can tell a corpus from."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws the units of --sample-units.")] = 0,
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="Go on in an output of another job: run.allow_mixed for this once.")
+    ] = False,
     set_: Overrides = None,
     log_file: LogFile = None,
     log_format: Annotated[
@@ -41,7 +44,7 @@ def extract(
     """
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=output_folder, limit=limit)
-    job = replace(job, sample_units=sample_units, sample_seed=seed)
+    job = replace(job, sample_units=sample_units, sample_seed=seed, allow_mixed=allow_mixed or job.allow_mixed)
     say_notice(job.decoder.model)
     from pipeline.run import run  # brings Ray in, which `--help` and a wrong key need not wait for
 

@@ -214,6 +214,8 @@ def _write_group(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
 def _rows(output: OutputFolder, file: DataFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a data file, some at a time. Raises `StorageError` where the file is not the one of its records."""
     uri = output.data(file.name)
+    # With the store's read-ahead, unlike a unit's input: all of it is read, in order, and what the checksum has fetched
+    # of a file below 50 MiB is there for the rows.
     with explained(uri), output.storage.open(uri) as raw:
         _check_digest(file, raw, uri)
         with pq.ParquetFile(raw) as parquet:

@@ -21,6 +21,7 @@ from pipeline.job import JobError, OutputOptions
 from pipeline.partitions import partition_folder, partition_keys, partition_values, with_partitions
 from pipeline.schema import renamed
 from pipeline.units import InputFile
+from pipeline.uris import has_line_break
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,254}")
 #: What a type that readers of Hive tables lack is stored as; None where nothing holds all its values.
@@ -149,6 +150,8 @@ def _keys(files: Iterable[InputFile]) -> tuple[str, ...]:
                 f"output.layout hive: {file.uri} lies in folders of {list(keys)}, two of which are one to readers: "
                 "take the layout flat"
             )
+        if has_line_break(partition_folder(file.uri)):
+            raise JobError(f"output.layout hive: {file.uri!r} lies in a folder with a line break: take the layout flat")
         found.setdefault(keys, file.uri)
     if len(found) > 1:
         (first, one), (second, other), *_ = found.items()

@@ -35,6 +35,7 @@ from pipeline.resume import (
 )
 from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.units import Unit
+from pipeline.uris import has_line_break, is_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def prepare(job: JobSpec) -> Prepared:
     `StorageError` for a store that refuses or does not answer."""
     source, storage = Storage(job.input_storage), Storage(job.output_storage)
     output = OutputFolder(storage.absolute(job.output), storage)
+    if not is_utf8(output.uri) or has_line_break(output.uri):  # the lists of its files have one on a line
+        raise JobError(f"output {output.uri!a}: a name with line breaks, or no UTF-8: take another")
     place = storage.real(job.output).rstrip("/") + "/"
     for uri in job.inputs:
         if place.startswith(source.real(uri).rstrip("/") + "/"):

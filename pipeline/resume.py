@@ -111,7 +111,7 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
     if stored["fingerprint"] != mark and not allow_mixed:
         raise JobError(
             f"{uri} was begun by another job (fingerprint {stored['fingerprint']}, now {mark}). "
-            "Take a new output, or allow a mixed one (run.allow_mixed). The difference:\n"
+            "Take a new output, or allow a mixed one (--allow-mixed). The difference:\n"
             + "\n".join(differences(_once(stored["facts"]), _once(run["facts"])))
         )
     before, schema = output_schema_of(stored), output_schema_of(run)
@@ -125,7 +125,7 @@ def check_run(uri: str, run: Mapping[str, Any], stored: Mapping[str, Any], *, lo
     if lost and set(inputs) != set(run["inputs"]) and not allow_mixed:
         raise JobError(
             f"{uri} holds {lost} rows of other inputs, which this job would drop. Take a new output, give those "
-            f"inputs as well, or set run.allow_mixed to drop them. The inputs were {', '.join(inputs)} and are "
+            f"inputs as well, or drop them by --allow-mixed. The inputs were {', '.join(inputs)} and are "
             f"{', '.join(run['inputs'])}"
         )
 

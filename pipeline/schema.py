@@ -13,8 +13,9 @@ from pipeline.job import JobError
 def unify(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     """The schema that all (URI, schema) share: columns in order of first appearance, one type each.
 
-    null joins any type, a dictionary becomes its values, string and large_string become large_string (also inside lists
-    and structs); a column that a file lacks is null there. Anything else raises `JobError` that names both files.
+    null joins any type, a dictionary becomes its values, strings of any layout become large_string, bytes of any layout
+    large_binary (also inside lists and structs); a column that a file lacks is null there. Anything else raises
+    `JobError` that names both files.
     """
     fields: dict[str, tuple[pa.Field, str]] = {}
     seen: set[pa.Schema] = set()
@@ -87,6 +88,8 @@ def _join(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return b
     if _is_string(a) and _is_string(b):
         return pa.large_string()
+    if _is_binary(a) and _is_binary(b):
+        return pa.large_binary()
     if _is_list(a) and _is_list(b):
         item = _join(a.value_type, b.value_type)
         large = pa.types.is_large_list(a) or pa.types.is_large_list(b)
@@ -105,7 +108,11 @@ def _join(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def _is_string(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_)
 
 
 def _is_list(type_: pa.DataType) -> bool:

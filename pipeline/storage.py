@@ -21,15 +21,18 @@ from fsspec.implementations.local import LocalFileSystem
 
 from hpd_core.folders import unwritable
 from hpd_core.passing import is_passing
-from pipeline import globs, s3
+from pipeline import globs, renamed, s3
 from pipeline.job import JobError
 from pipeline.local_files import create, temporary_file, walked
 from pipeline.units import InputFile
+from pipeline.uris import is_utf8, named, password_fault
 
 #: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
 ONE_PUT = 64 * 2**20
 #: What a disk without room answers: there may be room later.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: When an object was written last, as the filesystems of fsspec call it.
+_CHANGED = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "modified", "created")
 
 
 class StorageError(OSError):
@@ -52,6 +55,8 @@ class Storage:
     def at(self, uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
         """The filesystem of `uri` and the path inside it."""
         scheme = uri.partition("://")[0] if "://" in uri else "file"
+        if fault := password_fault(uri):
+            raise JobError(fault)
         try:
             if scheme in ("s3", "s3a"):
                 fs = s3.filesystem(self.options)
@@ -67,7 +72,7 @@ class Storage:
         (see `local_files.walked`)."""
         fs, path = self.at(uri)
         path = path.rstrip("/") or path
-        return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))
+        return path if isinstance(fs, LocalFileSystem) else named(fs, uri, path)
 
     def real(self, uri: str) -> str:
         """`absolute`, for local paths with symbolic links followed: two names of one place become one."""
@@ -102,7 +107,10 @@ class Storage:
                     found = [i for i in found if globs.is_data(i["name"].removeprefix(path).lstrip("/"))]
                     if not found:
                         raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
-            files = [self._file(fs, info) for info in found]
+            for info in found:
+                if not is_utf8(name := str(info["name"])):
+                    raise JobError(f"input {name!a}: this name is no UTF-8 and can stand in no manifest: rename it")
+            files = [self._file(fs, uri, info) for info in found]
         return sorted(files, key=lambda f: f.uri)
 
     def stat(self, uri: str) -> InputFile:
@@ -111,7 +119,7 @@ class Storage:
             with explained(uri):
                 fs, path = self.at(uri)
                 fs.invalidate_cache()
-                return self._file(fs, fs.info(path))
+                return self._file(fs, uri, fs.info(path))
         except StorageError as e:
             raise (e.__cause__ if isinstance(e.__cause__, FileNotFoundError) else e) from None
 
@@ -177,6 +185,8 @@ class Storage:
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
                 return create(Path(path), data)
+            if renamed.is_filesystem(fs):
+                return renamed.create(fs, path, lambda file: file.write(data))
             try:
                 fs.pipe_file(path, data, mode="create", **_cut(fs))
             except FileExistsError:
@@ -193,6 +203,8 @@ class Storage:
             fs, path = self.at(uri)
             if isinstance(fs, LocalFileSystem):
                 return create(Path(path), write)
+            if renamed.is_filesystem(fs):
+                return renamed.create(fs, path, write)
             with tempfile.TemporaryDirectory(prefix="hpd-") as folder:
                 with open(local := Path(folder, "object"), "xb") as f:
                     write(f)
@@ -213,6 +225,8 @@ class Storage:
             if isinstance(fs, LocalFileSystem):
                 with temporary_file(Path(path), data) as temporary:
                     os.replace(temporary, path)
+            elif renamed.is_filesystem(fs):
+                renamed.replace(fs, path, lambda file: file.write(data))
             else:
                 fs.pipe_file(path, data, **_cut(fs))
 
@@ -232,16 +246,18 @@ class Storage:
         if isinstance(fs, LocalFileSystem) and (reason := unwritable(Path(path))):
             raise StorageError(f"{path} cannot be written: {reason}")
 
-    def _file(self, fs: fsspec.AbstractFileSystem, info: Mapping[str, Any]) -> InputFile:
+    def _file(self, fs: fsspec.AbstractFileSystem, uri: str, info: Mapping[str, Any]) -> InputFile:
         name = str(info["name"])
         if isinstance(fs, LocalFileSystem):
             return InputFile(name, int(info["size"]), f"mtime:{os.stat(name).st_mtime_ns}")
         tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("content_md5")
-        changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime") or info.get("updated")
+        changed = next(filter(None, map(info.get, _CHANGED)), None)
         if isinstance(changed, datetime):
-            changed = changed.isoformat()
-        version = str(tag).strip('"') if tag else f"mtime:{changed}"
-        return InputFile(str(fs.unstrip_protocol(name)), int(info["size"]), version)
+            changed = changed.timestamp()  # which others tell at once
+        name = named(fs, uri, name)
+        if not tag and not changed:
+            raise JobError(f"{name}: its store tells neither a tag nor a time: nobody could see that it was replaced")
+        return InputFile(name, int(info["size"]), str(tag).strip('"') if tag else f"mtime:{changed}")
 
 
 @contextmanager

@@ -65,6 +65,7 @@ class Unit:
     def name(self) -> str:
         """Readable and unique per URI and row range; names of one file sort in row order."""
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", posixpath.basename(self.file.uri).removesuffix(".parquet"))[:60]
+        stem = stem.lstrip("._") or "file"  # readers, ours too, pass over names that begin with these
         return f"{stem}-{_digest(self.file.uri, 8)}-{self.start:012d}-{self.stop:012d}"
 
     def object_name(self, fingerprint: str) -> str:

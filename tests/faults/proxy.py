@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,12 +65,12 @@ class Fault:
 
 
 class Proxy:
-    """endpoint: its own URL. seen: requests by operation since `forget`."""
+    """endpoint: its own URL. Since `forget`, by operation: seen, requests; sent, bytes of the store's answers; asked,
+    headers of the requests, in lower case."""
 
     def __init__(self, upstream: str) -> None:
         self.endpoint = ""
-        self.seen: Counter[str] = Counter()
-        self.faults: list[Fault] = []
+        self.forget()
         self._upstream = upstream
 
     def add(self, fault: Fault) -> Fault:
@@ -79,8 +79,10 @@ class Proxy:
 
     def forget(self) -> None:
         """No faults, nothing counted."""
-        self.faults = []
-        self.seen = Counter()
+        self.faults: list[Fault] = []
+        self.seen: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.asked: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
 
     async def serve(self, listening: asyncio.Future[int], stop: asyncio.Event) -> None:
         timeout = aiohttp.ClientTimeout(total=60)
@@ -98,6 +100,7 @@ class Proxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         operation, key = _operation(request)
         self.seen[operation] += 1
+        self.asked[operation].append({name.lower(): value for name, value in request.headers.items()})
         fault = next((f for f in self.faults if f.strikes(operation, key)), None)
         if "Expect" in request.headers:  # the door waits for no go-ahead: see pipeline.bounded_s3fs
             return _refusal(request, 417, "ExpectationFailed", "This proxy gives no go-ahead.")
@@ -110,6 +113,7 @@ class Proxy:
         if kind is Kind.RESET:
             return _reset(request)
         status, headers, answer = await self._forward(request, body)
+        self.sent[operation] += len(answer)
         if kind is Kind.LOST:
             return _reset(request)
         if fault and kind is Kind.DELAY:

@@ -21,8 +21,9 @@ import s3fs
 
 #: Secrets that no output may hold; long and odd, so that a search for them finds nothing by chance.
 WRITER = ("writer-0f4c1e9a", "wS3cr3t-7b1d5e20c9aa4f6e")
+RENEWED = ("writer-a17be552", "wS3cr3t-90d2f8c7b6314ea5")  # may do the same, as a role's next key
 READER = ("reader-77ab02d4", "rS3cr3t-e4c0915d3b7f48c2")
-SECRETS = (WRITER[1], READER[1])
+SECRETS = (WRITER[1], RENEWED[1], READER[1])
 #: Anybody may read this bucket; the other two need a key.
 PUBLIC, INPUT, OUTPUT = "public", "catalog", "enriched"
 _GRPC = 10_000  # every port of the server has a twin so much higher
@@ -110,6 +111,7 @@ def _identities() -> Mapping[str, Any]:
             {"name": "anonymous", "actions": [f"Read:{PUBLIC}", f"List:{PUBLIC}"]},
             identity("reader", READER, "Read", "List"),
             identity("writer", WRITER, "Admin", "Read", "List", "Write", "Tagging"),
+            identity("renewed", RENEWED, "Admin", "Read", "List", "Write", "Tagging"),
         ]
     }
 

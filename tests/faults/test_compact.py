@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
 import pytest
 
 import pipeline.drive
@@ -17,7 +19,7 @@ from pipeline.verify import verify
 from tests.faults.jobs import assert_exact_in_store, catalog, s3_job, stored
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.faults.server import OUTPUT, Server, options
-from tests.pipeline.helpers import inline
+from tests.pipeline.helpers import inline, job, write
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +67,14 @@ def test_an_output_in_a_store_is_folded_merged_and_resumed(
     [line] = stored(server, "compact me")["_symlink_format_manifest/manifest"].decode().splitlines()
     assert line.startswith(f"s3://{OUTPUT}/compact me/data/") and "-merged-" in line
     assert run(spec).model_calls == 0
+
+
+def test_files_are_fetched_once_each(server: Server, proxy: Proxy, tmp_path: Path) -> None:
+    columns = {name: [os.urandom(20_000) for _ in range(60)] for name in "abcd"}
+    write(tmp_path / "in/a.parquet", pa.table({"title": ["x"] * 60} | columns), row_group_size=20)
+    place = f"s3://{OUTPUT}/fetched once"
+    assert run(job(tmp_path, tmp_path / "in", output=place, output_storage=options(server.endpoint))).complete
+    done = compact(OutputFolder(place, Storage(options(proxy.endpoint))), most=2**30)
+    assert (done.files_before, done.files_after) == (3, 1) and done.bytes_before > 4 * 2**20
+    # For checksum and rows together, and the merged file for its checksum; the rest is bookkeeping.
+    assert proxy.sent["GetObject"] < done.bytes_before + done.bytes_after + 2**18

@@ -80,13 +80,13 @@ def test_a_large_object_goes_in_parts_and_is_created_once_too(
 
 
 def test_more_objects_than_one_page_of_a_listing(proxy: Proxy, server: Server) -> None:
-    names = [f"part-{i:05d}.parquet" for i in range(1105)]
+    names = [f"part-{i:05d}.parquet" for i in range(2105)]
     server.fill(OUTPUT, "many", names)
     door, folder = Storage(options(proxy.endpoint)), f"s3://{OUTPUT}/many"
     assert door.names(folder) == names
-    assert proxy.seen["ListObjectsV2"] == 2
+    assert proxy.seen["ListObjectsV2"] == 3
     assert [file.uri for file in door.find(folder)] == [f"{folder}/{name}" for name in names]
-    assert len(door.find(f"{folder}/part-*[05].parquet")) == 221
+    assert len(door.find(f"{folder}/part-*[05].parquet")) == 421
 
 
 def test_inputs_are_folders_globs_and_files_with_any_name(door: Storage, server: Server) -> None:

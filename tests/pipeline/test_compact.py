@@ -204,6 +204,24 @@ def test_a_merged_file_of_which_a_part_is_outdated_is_taken_apart(spec: JobSpec,
     assert same(output_table(tmp_path / "out").select(source.column_names), source) and check(tmp_path).findings == ()
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 9, 10, 11, 12, 13])
+def test_cut_off_while_a_merged_file_is_taken_apart_nothing_that_stays_is_decoded_again(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Five units that stay get files and manifests, then the merged file goes."""
+    all_in(tmp_path)
+    os.utime(tmp_path / "in/part-0.parquet", ns=(1, 1))  # another version
+    done = sum(spec.decoder_factory.calls())  # type: ignore[union-attr]
+    with monkeypatch.context() as patch, without_lease():
+        killed_after(patch, steps)
+        with pytest.raises(Killed):
+            run(spec)
+    assert run(spec).complete
+    assert sum(spec.decoder_factory.calls()) - done in (45, 45 + 15)  # type: ignore[union-attr]
+    source = input_table(tmp_path / "in")
+    assert same(output_table(tmp_path / "out").select(source.column_names), source) and check(tmp_path).findings == ()
+
+
 def test_a_damaged_merged_file_is_not_taken_apart(spec: JobSpec, tmp_path: Path) -> None:
     all_in(tmp_path)
     [path] = output_files(tmp_path / "out")

@@ -87,6 +87,20 @@ def test_ids_of_two_types_are_refused_with_both_files_and_both_types(tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_strings_and_bytes_of_every_layout_become_one_column(tmp_path: Path) -> None:
+    """Arrow has three, and which one a Parquet file says depends on who wrote it."""
+    texts, raw = pa.array(["a", None, "c"]), pa.array([b"\0", None, b"\xff"])
+    kinds = [(pa.string_view(), pa.large_binary()), (pa.string(), pa.binary_view()), (pa.large_string(), pa.binary())]
+    for number, (text, binary) in enumerate(kinds):
+        table = pa.table({"title": texts.cast(text), "list": pa.array([["x"], [], None], pa.list_(text))})
+        write(tmp_path / f"in/{number}.parquet", table.append_column("raw", raw.cast(binary)))
+    table = extracted(tmp_path)
+    assert table.schema.field("title").type == pa.large_string() and table.schema.field("raw").type == pa.large_binary()
+    assert table.column("title").to_pylist() == ["a", None, "c"] * 3
+    assert table.column("raw").to_pylist() == raw.to_pylist() * 3
+    assert table.column("list").to_pylist() == [["x"], [], None] * 3
+
+
 # 2. Nothing in it
 
 

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.fit import check_fit, check_store
 from pipeline.job import JobError, OutputOptions, Pool, UnitCaps
+from pipeline.lease import PACE
 from pipeline.plan import make_plan
 from pipeline.prepare import prepare
+from pipeline.record import SEGMENT_UNITS
 from pipeline.storage import Storage
 from tests.pipeline.fakes import TitleReader
 from tests.pipeline.helpers import job, shards, write
@@ -33,6 +38,23 @@ def test_files_come_in_order_and_once(tmp_path: Path) -> None:
 
 def test_the_expected_time_of_a_unit_caps_its_rows() -> None:
     assert UnitCaps(rows=10_000, seconds=60, documents_per_second=2.5).max_rows == 150
+
+
+def test_footers_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, meeting, read = shards(tmp_path / "in", 16), threading.Barrier(16), pq.ParquetFile
+
+    def together(*given: Any, **how: Any) -> pq.ParquetFile:
+        meeting.wait(60)  # no footer is read before sixteen are being read
+        return read(*given, **how)
+
+    monkeypatch.setattr("pipeline.plan.pq.ParquetFile", together)
+    assert plan(folder).rows == 16 * 40
+
+
+def test_units_segments_and_leases_have_the_sizes_that_the_pages_tell() -> None:
+    """docs/scale.md and docs/reliability.md calculate with them."""
+    assert (UnitCaps().rows, UnitCaps().bytes, SEGMENT_UNITS) == (10_000, 64 * 2**20, 1000)
+    assert (PACE.seconds, PACE.renew) == (30.0, 10.0)
 
 
 def test_a_limit_leaves_the_schema_and_the_files_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hpd_core.settings import DecodeSettings
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.manifest import OutputFolder
 from pipeline.metrics import Metrics
+from pipeline.output import OUTPUT_VERSION
 from pipeline.prepare import prepare
 from pipeline.reader import CatalogReader
 from pipeline.record import UnitRecord
@@ -159,6 +160,16 @@ def test_another_job_on_the_same_output_is_refused_with_the_difference(spec: Job
     # A revision is part of where the model comes from.
     assert all(what in line or (what == "revision" and line.startswith("decoder.model.source")) for line in changes)
     assert begin(replace(changed(spec, what), allow_mixed=True)) != first
+
+
+def test_another_version_of_the_output_is_refused_with_the_difference(
+    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(spec)
+    monkeypatch.setattr("pipeline.resume.OUTPUT_VERSION", OUTPUT_VERSION + 1)
+    with pytest.raises(JobError, match=f"output_version: {OUTPUT_VERSION} -> {OUTPUT_VERSION + 1}"):
+        begin(spec)
+    begin(replace(spec, allow_mixed=True))
 
 
 def test_a_start_that_committed_nothing_binds_nobody(spec: JobSpec) -> None:

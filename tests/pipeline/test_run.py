@@ -143,16 +143,20 @@ def test_bad_files_are_named_and_the_good_ones_committed(tmp_path: Path) -> None
     raw[3000:9000] = bytes(6000)
     path.write_bytes(raw)
     (source / "text.parquet").write_bytes(b"this is no Parquet file")
+    (source / "empty.parquet").write_bytes(b"")
+    whole = (source / "part-0000.parquet").read_bytes()
+    (source / "truncated.parquet").write_bytes(whole[: len(whole) // 2])
     spec = replace(job(tmp_path, source), units=replace(job(tmp_path, source).units, rows=1000), max_rounds=2)
     summary = run(spec)
     assert not summary.complete and not (tmp_path / "out/_SUCCESS").exists()
-    assert len(summary.failures) == 2
-    assert any("text.parquet" in f for f in summary.failures)
+    assert len(summary.failures) == 4
+    for name in ("text", "empty", "truncated"):
+        assert any(f"{source}/{name}.parquet: " in f for f in summary.failures)
     assert any("corrupt.parquet" in f and "file:" in f for f in summary.failures)
     assert_exact(tmp_path / "out", good)
 
     skipped = run(replace(spec, on_bad_file="skip"))
-    assert skipped.complete and skipped.model_calls == 0 and len(skipped.failures) == 2
+    assert skipped.complete and skipped.model_calls == 0 and len(skipped.failures) == 4
     assert (tmp_path / "out/_SUCCESS").exists()
     assert json.loads((tmp_path / "out/_manifest/job.json").read_text())["skipped"] == list(skipped.failures)
 

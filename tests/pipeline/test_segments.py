@@ -180,6 +180,29 @@ def test_a_lost_data_file_is_forgotten_in_its_segment_too(tmp_path: Path) -> Non
     assert as_read(output.read_records()) == as_read(rest)
 
 
+@pytest.mark.parametrize("steps", range(4))
+def test_a_kill_while_a_lost_file_is_forgotten_loses_no_other_record(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    run(spec)
+    output, calls = folder(tmp_path), spec.decoder_factory.calls  # type: ignore[union-attr]
+    records = output.read_records()
+    Path(output.data(records[4].data)).unlink()
+    output.reopen()
+    rest, done = [*records[:4], *records[5:]], len(calls())
+    with monkeypatch.context() as patch:
+        killed_after(patch, steps)
+        try:
+            output.forget_lost()
+            assert steps == 3  # a new segment, the listing, the old segment
+        except Killed:
+            assert steps < 3
+    assert as_read(output.read_records()) == as_read(rest)
+    assert run(spec).complete and len(calls()) == done + 1
+    assert_exact(tmp_path / "out", input_table(tmp_path / "in"))
+    assert check(tmp_path) is OutputVerdict.VERIFIED
+
+
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
     def folds(prepared: object, fingerprint: str, units: list, kept: list, started: float, show: object, work) -> None:  # type: ignore[no-untyped-def]
@@ -229,20 +252,24 @@ def test_a_rerun_reads_each_segment_once_and_once_more_to_list_it(
     assert check(tmp_path) is OutputVerdict.VERIFIED
 
 
-@pytest.mark.parametrize("steps", range(0, 48, 7))
-def test_a_kill_at_any_write_of_the_end_is_finished_by_a_rerun(
+@pytest.mark.parametrize("steps", range(30))
+def test_a_kill_at_any_write_of_a_job_is_finished_by_a_rerun(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
+    """Before run.json, between a unit's data and its manifest, while folding, between the last unit and _SUCCESS."""
+    for name in ("part-0002.parquet", "part-0003.parquet"):
+        (tmp_path / "in" / name).unlink()
     with monkeypatch.context() as patch, without_lease():  # test_lease says what a kill leaves of one
         killed_after(patch, steps)
         try:
             run(spec)
+            assert steps == 29
         except Killed:
-            assert not (tmp_path / "out/_SUCCESS").exists()
+            assert steps < 29 and not (tmp_path / "out/_SUCCESS").exists()
     calls = len(spec.decoder_factory.calls())  # type: ignore[union-attr]
     begun = len(folder(tmp_path).read_records())
     summary = run(spec)
-    assert summary.complete and len(spec.decoder_factory.calls()) - calls == 12 - begun  # type: ignore[union-attr]
+    assert summary.complete and len(spec.decoder_factory.calls()) - calls == 6 - begun  # type: ignore[union-attr]
     assert_exact(tmp_path / "out", input_table(tmp_path / "in"))
     assert check(tmp_path) is OutputVerdict.VERIFIED
 

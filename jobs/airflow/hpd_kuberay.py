@@ -3,7 +3,7 @@
 Copy it into the DAG folder beside hpd_catalog.py, whose tasks it shares. Needs `kubectl` with rights to RayJobs and
 ConfigMaps in one namespace, KubeRay 1.1 or newer there, and an image with this project installed. It waits as
 hpd_catalog.py does: in the triggerer where one runs (which needs `kubectl` as well), else in the worker. An example:
-manifest and waiting are tested, the DAG was run against no cluster.
+its manifest is tested, the DAG with a stand-in for `kubectl`; it was run against no Kubernetes.
 """
 
 from __future__ import annotations

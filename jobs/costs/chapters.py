@@ -39,8 +39,8 @@ def _summary(facts: Facts) -> Chapter:
         ends = ", without an interval (see How sure this is)"
     spread = ""
     if facts["spread"]:
-        spread = """ Beside that, runs differed from {spread.fastest:times} to {spread.slowest:times} of what the fit
-        over all of them says."""
+        spread = """ Apart from that, runs differed from {spread.fastest:times} to {spread.slowest:times} of what the
+        fit over all of them says."""
     parts: list[Any] = [
         paragraph(
             facts,

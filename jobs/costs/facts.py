@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpd_core.settings import AUTO
 from jobs.costs import rivals
 from jobs.costs.corpus import Terms, days, sizes, terms
 from jobs.costs.paper import arithmetic
@@ -241,8 +242,10 @@ def _roofline(
 
 
 def _about(benchmark: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
-    model = benchmark.get("spec", {}).get("model", {})
-    same = all(model.get(key) == decoder["model"].get(key) for key in ("source", "adapter", "dtype"))
+    model = dict(benchmark.get("spec", {}).get("model", {}))
+    if model.get("dtype") == AUTO:  # as it was asked for; a run writes down what that became
+        model["dtype"] = benchmark["machine"].get("dtype")
+    same = all(model.get(key) == decoder["model"].get(key) for key in ("source", "adapter", "dtype", "quantization"))
     return {
         "heading": benchmark.get("heading", ""),
         "documents": benchmark.get("documents"),

@@ -188,7 +188,8 @@ def _about(plan: Series, machine: Machine, ready: Ready, kept: bool) -> dict[str
     documents = len(plan.shape.documents)
     model = plan.spec.model
     kept_as = "" if model.quantization is Quantization.NONE else f" {model.quantization.value}"
-    how = f"{plan.repeat} rounds, {plan.lengths} lengths, {plan.spec.settings.layout}, {model.name}{kept_as}"
+    rounds = f"{plan.repeat} round{'s' if plan.repeat > 1 else ''}"
+    how = f"{rounds}, {plan.lengths} lengths, {plan.spec.settings.layout}, {model.name}{kept_as}"
     return {
         "kind": kind,
         "heading": f"{plan.shape.name}: {documents} documents, {how}",

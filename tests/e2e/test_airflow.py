@@ -17,6 +17,8 @@ import pytest
 
 from tests.e2e.remote_job import catalog, job_file, listing, stored, target, tiny
 from tests.e2e.world import DASHBOARD, World
+from tests.jobs.test_airflow_dags import FakeHpd
+from tests.jobs.test_airflow_deferral import FakeKubectl
 
 AIRFLOW = os.environ.get("HPD_AIRFLOW", "")
 
@@ -104,6 +106,42 @@ def test_a_retry_after_a_kill_attaches_to_the_job_that_went_on(airflow: Airflow)
     log = "".join(lines)
     assert "hpd submit ended with -9" in log and "attached to job" in log
     assert listing(airflow.world, "killed-dag")["rows_in"] == 2000
+
+
+def test_a_rayjob_is_waited_for_by_the_trigger(repository: Path, tmp_path: Path) -> None:
+    """No Kubernetes: `kubectl` and `hpd` are stand-ins, Airflow is not."""
+    for name, place in (("hpd_catalog", "dags"), ("hpd_kuberay", "dags"), ("hpd_ray_trigger", "plugins")):
+        (tmp_path / place).mkdir(exist_ok=True)
+        text = (
+            (repository / "jobs/airflow" / f"{name}.py")
+            .read_text()
+            .replace("_POLL_SECONDS = 20.0", "_POLL_SECONDS = 1.0")
+        )
+        (tmp_path / place / f"{name}.py").write_text(text)
+    (tmp_path / "bin").mkdir()
+    kubectl, hpd = FakeKubectl(tmp_path / "bin"), FakeHpd(tmp_path / "bin")
+    kubectl.states("", "RayJob ", "RayJob Running", "RayJob Complete")
+    costs = {"hours": 1, "hours_high": None, "dollars": 1, "dollars_high": None, "dollars_per_hour": 1}
+    hpd.orders(validate=(0, {"files": 1, "units": 1, "rows": 9, "rows_left": 9}), plan=(0, costs), verify=(0, {}))
+    (tmp_path / "job.yaml").write_text("text: {template: x}\n")
+    program = Path(AIRFLOW).absolute()
+    environment = dict(os.environ) | {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PATH": f"{tmp_path}/bin:{program.parent}:{os.environ['PATH']}",
+        "HPD_COMMAND": str(hpd.path),
+        "HPD_RETRY_SECONDS": "1",
+    }
+    params = {"config": str(tmp_path / "job.yaml"), "partition": "x", "deferrable": True}
+    for words in (["db", "migrate"], ["dags", "test", "hpd_kuberay", "--conf", json.dumps(params)]):
+        done = subprocess.run(
+            [program, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == 0, done.stdout[-5000:]
+    assert "[DAG TEST] Trigger completed" in done.stdout and ": Complete" in done.stdout
+    assert [words[0] for words in kubectl.asked()] == ["get", "apply", "get", "get", "get"]
+    assert [call[0] for call in hpd.calls()] == ["validate", "plan", "verify"]
 
 
 def _kill_submit() -> None:

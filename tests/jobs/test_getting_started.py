@@ -80,6 +80,7 @@ def test_the_page_is_followed_with_a_tiny_model_and_without_ray(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_page_is_followed_as_it_stands(page: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands in a shell, the default model, Ray; all but `make run`."""
     monkeypatch.chdir(tmp_path)

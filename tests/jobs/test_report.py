@@ -191,6 +191,28 @@ def test_other_ways_are_priced_for_the_same_corpus(folder: Path, whole: dict[str
     assert [way["dollars"] for way in whole["ways"]] == sorted(way["dollars"] for way in whole["ways"])
 
 
+@pytest.mark.parametrize(
+    ("model", "dtype", "same"),
+    [
+        ({"dtype": "auto"}, "float32", True),  # what the benchmark was asked for, and what that became
+        ({"dtype": "auto"}, "bfloat16", False),
+        ({"dtype": "bfloat16"}, "float32", False),
+        ({"quantization": "int8-dynamic"}, "float32", False),
+        ({"adapter": "sha256:2"}, "float32", False),
+    ],
+)
+def test_a_benchmark_of_another_model_is_told(
+    folder: Path, tmp_path: Path, model: dict[str, str], dtype: str, same: bool
+) -> None:
+    benchmark = json.loads((folder / "benchmark.json").read_text())
+    benchmark["spec"]["model"] |= model
+    benchmark["machine"]["dtype"] = dtype
+    (tmp_path / "other.json").write_text(json.dumps(benchmark))
+    facts = facts_of(tmp_path / "out", folder / "run0", "--compare", tmp_path / "other.json")
+    assert facts["benchmark"]["same_model"] is same
+    assert ("ran another model" in (tmp_path / "out" / "report.md").read_text()) is not same
+
+
 def test_mass_outside_of_what_was_measured_is_told(folder: Path, tmp_path: Path) -> None:
     write_plan(tmp_path / "long.json", mean=1500)
     facts = facts_of(tmp_path, folder / "run0", "--plan", tmp_path / "long.json")

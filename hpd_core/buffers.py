@@ -27,7 +27,7 @@ def bucket(count: int, least: int = 1) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StepShape:
     """Sizes of a step, each a bucket: rows of `documents` documents, at most `width` each, that read at most `columns`
     cells of their own and one of `prefixes` prefixes of at most `prefix_columns` tokens (0 and 0: there is none)."""
 
@@ -39,7 +39,7 @@ class Shape:
     prefix_columns: int
 
     @classmethod
-    def of(cls, feeds: Sequence[Feed]) -> Shape:
+    def of(cls, feeds: Sequence[Feed]) -> StepShape:
         prefixes = {f.prefix for f in feeds}
         longest = max(0 if p is None else p.used[0] for p in prefixes)
         return cls(
@@ -61,7 +61,7 @@ class Buffers:
     and cells. Padding rows are copies of row 0 that are written to the arena's sink; padding ranges have no cells.
     """
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
+    def __init__(self, shape: StepShape, device: torch.device) -> None:
         self.shape = shape
         by_row = ("ids", "source", "positions", "stubs", "indices", "cells", "at", "prefix_at", "wanted", "taught")
         sizes = dict.fromkeys(by_row, shape.rows) | {

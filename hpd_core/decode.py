@@ -3,7 +3,7 @@
 Every step is one forward pass over a flat axis of real tokens: what each live slot has written last, and as much
 prefill of waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have
 all ended frees its KV, and the next one is prefilled in. Where a step has few rows, drafts of what slots go on with are
-fed along and checked. The schedule is a pure function of the prompts, the settings and the decoded tokens.
+fed along and checked. On a GPU, steps without prefill are replayed, and read while the next one runs. The schedule is a pure function of the prompts, the settings and the decoded tokens.
 """
 
 from __future__ import annotations
@@ -242,10 +242,8 @@ class Decoder:
         if self._graphs is not None and not any(f.is_prefill for f in feeds) and self._may_fly(owners):
             counts.model_calls += 1
             slots = [document.slots[n] for document in owners for n in document.going]
-            before, self._flight = (
-                self._flight,
-                Flight.launch(self._graphs, feeds, slots, keep_logits=self.keep_logits),
-            )
+            before = self._flight
+            self._flight = Flight.launch(self._graphs, feeds, slots, keep_logits=self.keep_logits)
             if before is not None:  # read while this one runs: a slot that has ended leaves one step late
                 before.read(counts)
             return

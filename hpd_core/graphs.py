@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from hpd_core.arena import Arena
 from hpd_core.batch import Feed
-from hpd_core.buffers import Buffers, Shape
+from hpd_core.buffers import Buffers, StepShape
 from hpd_core.gathered import GatheredPlan, Ranges
 from hpd_core.mask import Tokens
 from hpd_core.model import Model
@@ -92,8 +92,8 @@ class GraphRunner:
         self.layout, self.visibility = layout, visibility
         self.records: bool | None = None if model.device.type == "cuda" else False
         self._version = arena.version
-        self._buffers: dict[Shape, Buffers] = {}
-        self._replays: dict[Shape, Callable[[], None]] = {}
+        self._buffers: dict[StepShape, Buffers] = {}
+        self._replays: dict[StepShape, Callable[[], None]] = {}
         #: By rows: few, while shapes are many.
         self._outputs: dict[int, Outputs] = {}
         #: Ids that the last step has chosen.
@@ -106,7 +106,7 @@ class GraphRunner:
         source: for each row, the place among the choices of the step before of the id that it feeds; -1: the feed's.
         taught: for each choice the id to make; -1: the likeliest.
         """
-        shape = Shape.of(feeds)
+        shape = StepShape.of(feeds)
         self._make_room(shape)
         is_new = shape not in self._buffers
         if is_new:
@@ -122,13 +122,15 @@ class GraphRunner:
         count = sum(len(f.wanted) for f in feeds)
         return Outputs(*(t[:count] for t in self._outputs[shape.rows]))
 
-    def _make_room(self, shape: Shape) -> None:
+    def _make_room(self, shape: StepShape) -> None:
         """Forgets what was recorded, where tensors that it knows have moved, and where it has become too much."""
         rows = len(self._latest)
         if shape.rows > rows:
             self._latest = torch.cat([self._latest, self._latest.new_zeros(shape.rows - rows)])
         is_full = shape not in self._buffers and len(self._buffers) == _MOST_SHAPES
         if self._version != self.arena.version or shape.rows > rows or is_full:
+            if self.records and self._replays:
+                torch.cuda.synchronize(self.model.device)  # the last step may still run
             for kept in (self._replays, self._buffers, self._outputs):
                 kept.clear()
             self._version, self._pool = self.arena.version, None

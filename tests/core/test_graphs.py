@@ -15,7 +15,7 @@ import torch
 
 from hpd_core import decode as decoding
 from hpd_core import gathered, graphs, mask
-from hpd_core.buffers import Buffers, Shape, bucket
+from hpd_core.buffers import Buffers, StepShape, bucket
 from hpd_core.decode import Decoder
 from hpd_core.flight import Reading
 from hpd_core.gathered import merged
@@ -33,7 +33,7 @@ SCHEDULES = [{}, {"tokens_per_step": 16, "max_slots": 9}, {"tokens_per_step": 31
 @pytest.fixture
 def recorded(monkeypatch):
     """Runs shapes as a GPU would: first as they are, then recorded, then replayed. What replays did, by shape."""
-    replays: Counter[Shape] = Counter()
+    replays: Counter[StepShape] = Counter()
 
     def record(self, buffers):
         assert self._outputs[buffers.shape.rows].logits.any()  # made by the first step of the shape

@@ -3,7 +3,8 @@
 Every step is one forward pass over a flat axis of real tokens: what each live slot has written last, and as much
 prefill of waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have
 all ended frees its KV, and the next one is prefilled in. Where a step has few rows, drafts of what slots go on with are
-fed along and checked. On a GPU, steps without prefill are replayed, and read while the next one runs. The schedule is a pure function of the prompts, the settings and the decoded tokens.
+fed along and checked. On a GPU, steps without prefill are replayed, and read while the next one runs. The schedule is
+a pure function of the prompts, the settings and the decoded tokens.
 """
 
 from __future__ import annotations

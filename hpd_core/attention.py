@@ -282,7 +282,7 @@ def attend_fast(
         keys, values = read.slab.read(layer, read.blocks, read.columns)
         grid = query.index_select(0, read.grid).view(keys.shape[0], read.width, heads, -1)
         added = plan.bias(number, window, heads // keys.shape[1], query.dtype)
-        part, log_sum = _attend_blocks(grid, keys, values, added, scale, softcap)
+        part, log_sum = attend_blocks(grid, keys, values, added, scale, softcap)
         parts.append(part.reshape(-1, heads, width))
         sums.append(log_sum.reshape(-1, heads))
     out = torch.cat(parts).index_select(0, plan.order)
@@ -296,7 +296,7 @@ def attend_fast(
         added_or_none = plan.prefix_bias(number, window, heads // keys.shape[1], query.dtype)
         everything = len(prefix.rows) == rows_total
         rows = query if everything else query.index_select(0, prefix.rows)
-        part, log_sum = _attend_blocks(rows[None], keys, values, added_or_none, scale, softcap)
+        part, log_sum = attend_blocks(rows[None], keys, values, added_or_none, scale, softcap)
         own, own_sum = (out, log_sums) if everything else (out[prefix.rows], log_sums[prefix.rows])
         if added_or_none is not None:
             # Rows whose window has left the prefix behind: their part is NaN or 0, their log-sum must weigh nothing.
@@ -312,19 +312,27 @@ def attend_fast(
     return out
 
 
-def _attend_blocks(
-    query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, softcap: float | None
+def attend_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    *,
+    products: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """query [B, R, heads, d], key/value [B, kv_heads, C, d] -> output [B, R, heads, d_v], log-sum-exp [B, R, heads].
 
     The query heads of one KV head are folded into rows, so that a block is one matrix product per KV head.
+    products: by plain matrix products on a CPU too, as on a GPU.
     """
     batch, width, heads, head_dim = query.shape
     kv_heads = key.shape[1]
     group = heads // kv_heads
     folded = query.view(batch, width, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4)
     folded = folded.reshape(batch, kv_heads, width * group, head_dim)
-    if query.device.type == "cpu" and softcap is None and head_dim == value.shape[-1]:
+    if query.device.type == "cpu" and not products and softcap is None and head_dim == value.shape[-1]:
         # The kernel behind scaled_dot_product_attention on CPU; only the operator itself returns the log-sum-exp.
         out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             folded, key, value, 0.0, False, attn_mask=added, scale=scale

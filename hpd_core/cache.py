@@ -8,42 +8,57 @@ may see follows from its facts (stub, position, index), which the slab keeps bes
 
 from __future__ import annotations
 
-import math
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hpd_core.layout import NO_STUB
+from hpd_core.arena import NEVER, Arena, Store
 
 _CELLS_PER_SLAB = 16384
 _MAX_DOCUMENTS = 32
 #: Slabs that a bound is divided into at least, where documents are that small.
 _LEAST_SLABS = 4
 _STEP = 64
-#: Position of a free cell: behind every query, so that the visibility rule never shows it.
-_NEVER = 2**62
 
 
 class Slab:
-    """KV of up to `documents` documents of at most `columns` tokens each.
+    """KV of up to `documents` documents of at most `columns` tokens each, in a store of its own or in an `arena`.
 
-    Layer tensors are [documents, columns, kv_heads, head_dim], allocated when a layer first writes: their shape is the
-    model's business and may differ from layer to layer.
+    start: its first cell there. A range of an arena is given back when nobody knows the slab any more: documents read a
+    prefix on that its cache has let go.
     """
 
-    def __init__(self, documents: int, columns: int, device: torch.device) -> None:
+    def __init__(self, documents: int, columns: int, device: torch.device, arena: Arena | None = None) -> None:
         self.documents, self.columns, self.device = documents, columns, device
         self.used = [0] * documents
-        shape = (documents, columns)
-        self.stub = torch.full(shape, NO_STUB, dtype=torch.int64, device=device)
-        self.position = torch.full(shape, _NEVER, dtype=torch.int64, device=device)
-        self.index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.start = 0
+        self._store = arena or Store(documents * columns, device)
+        if arena is not None:
+            self.start = arena.take(documents * columns)
+            weakref.finalize(self, arena.give_back, self.start, documents * columns).atexit = False
         self._free = list(range(documents))
         self._given_back: list[list[int]] = [[] for _ in range(documents)]
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def stub(self) -> Tensor:
+        """[documents, columns], as the next two are."""
+        return self._own(self._store.stub)
+
+    @property
+    def position(self) -> Tensor:
+        return self._own(self._store.position)
+
+    @property
+    def index(self) -> Tensor:
+        return self._own(self._store.index)
+
+    def _own(self, stored: Tensor) -> Tensor:
+        """[documents, columns, …] view of the slab's part of a tensor of its store."""
+        cells = stored.narrow(0, self.start, self.documents * self.columns)
+        return cells.view(self.documents, self.columns, *stored.shape[1:])
 
     def take(self) -> int:
         """Lowest free block: blocks in use stay close together, so that a step reads a dense range."""
@@ -51,10 +66,11 @@ class Slab:
         return self._free.pop()
 
     def release(self, block: int) -> None:
-        for pair in self._layers.values():
+        for pair in self._store.layers.values():
             for stored in pair:
-                stored[block, : self.used[block]] = 0  # NaN of this document would reach the next one: 0 * NaN is NaN
-        self.position[block] = _NEVER
+                # NaN of this document would reach the next one: 0 * NaN is NaN.
+                self._own(stored)[block, : self.used[block]] = 0
+        self.position[block] = NEVER
         self.used[block] = 0
         self._given_back[block].clear()
         self._free.append(block)
@@ -79,7 +95,7 @@ class Slab:
 
     def give_back(self, block: int, cells: Sequence[int]) -> None:
         """Cells of a block whose tokens are to be forgotten."""
-        self.position.view(-1)[torch.tensor(cells, dtype=torch.int64, device=self.device)] = _NEVER
+        self.position.view(-1)[torch.tensor(cells, dtype=torch.int64, device=self.device)] = NEVER
         self._given_back[block] += cells
 
     def describe(self, cells: Tensor, stub: Tensor, position: Tensor, index: Tensor) -> None:
@@ -90,35 +106,17 @@ class Slab:
 
     def write(self, layer: int, cells: Tensor, key: Tensor, value: Tensor) -> None:
         """key, value: [n, kv_heads, head_dim] into `cells` [n] of one layer."""
-        if layer not in self._layers:
-            shape = (self.documents, self.columns)
-            self._layers[layer] = (
-                _lazy_zeros((*shape, *key.shape[1:]), key),
-                _lazy_zeros((*shape, *value.shape[1:]), value),
-            )
-        for stored, new in zip(self._layers[layer], (key, value), strict=True):
-            stored.view(-1, *new.shape[1:]).index_copy_(0, cells, new)
+        for stored, new in zip(self._store.of_layer(layer, key, value), (key, value), strict=True):
+            self._own(stored).view(-1, *new.shape[1:]).index_copy_(0, cells, new)
 
     def read(self, layer: int, blocks: slice | Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, kv_heads, columns, head_dim]: views for a slice of blocks, copies for an index [B]."""
-        key, value = (t[:, :columns][blocks].transpose(1, 2) for t in self._layers[layer])
+        key, value = (self._own(t)[:, :columns][blocks].transpose(1, 2) for t in self._store.layers[layer])
         return key, value
 
     @property
     def bytes(self) -> int:
-        return sum(t.nbytes for pair in self._layers.values() for t in pair)
-
-
-def _lazy_zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Zeros, because a masked cell has weight 0 and 0 * NaN of fresh memory is NaN.
-
-    On CPU they come from numpy's calloc: pages that no document reaches are never touched, so that room reserved for
-    values that stay short costs no memory (`torch.zeros` writes every page).
-    """
-    if like.device.type != "cpu":
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-    size = math.prod(shape) * like.element_size()
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+        return self.documents * self.columns * self._store.bytes_per_cell
 
 
 def block_width(columns: int) -> int:
@@ -130,10 +128,11 @@ class SlabPool:
     """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step.
 
     cells: bound of all slabs together, whether their blocks are in use or free; None: no bound.
+    arena: what the slabs lie in; each in a store of its own where it is None.
     """
 
-    def __init__(self, device: torch.device, cells: int | None = None) -> None:
-        self.device, self.cells = device, cells
+    def __init__(self, device: torch.device, cells: int | None = None, arena: Arena | None = None) -> None:
+        self.device, self.cells, self.arena = device, cells, arena
         self._slabs: dict[int, list[Slab]] = {}
 
     def fits(self, columns: int) -> bool:
@@ -150,7 +149,7 @@ class SlabPool:
         if slab is None:
             # Idle slabs go first: documents come sorted by length, and those widths are done with.
             self._slabs = {w: [s for s in group if not s.is_empty] for w, group in self._slabs.items()}
-            slab = Slab(self._documents(width), width, self.device)
+            slab = Slab(self._documents(width), width, self.device, self.arena)
             self._slabs.setdefault(width, []).append(slab)
         return slab, slab.take()
 

@@ -3,7 +3,8 @@
 Every step is one forward pass over a flat axis of real tokens: what each live slot has written last, and as much
 prefill of waiting documents as fits in `tokens_per_step`. A slot that ends leaves at once, a document whose slots have
 all ended frees its KV, and the next one is prefilled in. Where a step has few rows, drafts of what slots go on with are
-fed along and checked. The schedule is a pure function of the prompts, the settings and the decoded tokens.
+fed along and checked. On a GPU, steps without prefill are replayed, and read while the next one runs. The schedule is
+a pure function of the prompts, the settings and the decoded tokens.
 """
 
 from __future__ import annotations
@@ -11,19 +12,27 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from hpd_core.arena import Arena
 from hpd_core.batch import Feed, make_step
 from hpd_core.cache import PrefixCache, Slab, SlabPool
+from hpd_core.choice import Chooser
+from hpd_core.flight import Flight
+from hpd_core.graphs import GraphRunner
 from hpd_core.layout import NO_STUB
 from hpd_core.model import Model
 from hpd_core.prompt import Prompt, SchemaPrompt
 from hpd_core.rows import Counts
 from hpd_core.settings import DecodeSettings, SettingsError, Visibility
-from hpd_core.slots import ActiveDocument, ChosenId, Slot, SlotTokens
+from hpd_core.slots import ActiveDocument, Slot, SlotTokens
+
+#: Rows of a step with prefill, while others decode, where steps without are replayed: enough work for its launches.
+_MIXED_ROWS = 2048
+#: Cells of an arena at first, where nothing bounds it.
+_CELLS = 16384
 
 
 class Decoder:
@@ -37,7 +46,11 @@ class Decoder:
         *,
         fast: bool = True,
         keep_logits: bool = False,
+        graphs: bool | None = None,
     ) -> None:
+        """graphs: whether steps without prefill run over buffers of fixed shapes, which a GPU records and replays (see
+        graphs.py); None: on a GPU where the settings say so, unless the model is spread over several. They change no
+        answer."""
         if settings.is_auto:
             raise SettingsError("a setting is auto: measure first (see hpd_core/sizing.py)")
         self.model = model
@@ -45,9 +58,24 @@ class Decoder:
         self.stop_ids = stop_ids
         self.fast = fast
         self.keep_logits = keep_logits
+        if graphs is None:
+            graphs = settings.cuda_graphs and model.device.type == "cuda" and not model.is_spread and fast
+        self._with_graphs = graphs
+        self._chooser = Chooser(model, stop_ids, settings.absent_margin, keep_logits)
         self._prefixes = PrefixCache(settings.prefix_cache_mib * 2**20)
         bound = settings.kv_bytes
-        self._pool = SlabPool(model.device, None if bound is None else bound // model.kv_bytes_per_token)
+        self._begin(None if bound is None else bound // model.kv_bytes_per_token)
+
+    def _begin(self, cells: int | None) -> None:
+        """No block taken. Where slabs share an arena, which a failure may have left half grown, all KV is new."""
+        arena: Arena | None = None
+        self._graphs: GraphRunner | None = None
+        self._flight: Flight | None = None
+        if self._with_graphs:
+            arena = Arena(_CELLS if cells is None else cells, self.model.device)
+            self._graphs = GraphRunner(self.model, arena, self.settings.layout, self.settings.visibility)
+            self._prefixes = PrefixCache(self._prefixes.budget)
+        self._pool = SlabPool(self.model.device, cells, arena)
 
     @torch.inference_mode()
     def decode(
@@ -61,9 +89,10 @@ class Decoder:
         try:
             return self._decode(prompts, counts, forced)
         except BaseException:
-            # Out of memory, say: the next call starts with no block taken.
-            self._pool = SlabPool(self.model.device, self._pool.cells)
+            self._begin(self._pool.cells)  # out of memory, say: the next call starts afresh
             raise
+        finally:
+            self._flight = None  # all that it could choose is behind a terminator
 
     def _decode(
         self, prompts: Sequence[Prompt], counts: Counts, forced: Sequence[Sequence[Sequence[int]]] | None
@@ -72,14 +101,20 @@ class Decoder:
         active: list[ActiveDocument] = []
         results: list[list[SlotTokens]] = [[] for _ in prompts]
         while waiting or active:
-            feeds, owners = self._next_feeds(active, waiting, prompts, counts, forced)
-            started = time.perf_counter()
-            self._run(feeds, owners, counts)
-            seconds = time.perf_counter() - started
-            decode_rows = sum(len(f.ids) for f in feeds if not f.is_prefill)
-            share = decode_rows / sum(len(f.ids) for f in feeds)
-            counts.decode_seconds += seconds * share
-            counts.prefill_seconds += seconds * (1 - share)
+            if self._flight is not None and not self._flies_on(active, waiting, prompts):
+                started = time.perf_counter()
+                self._flight.land(counts)
+                self._flight = None
+                counts.decode_seconds += time.perf_counter() - started
+            else:
+                feeds, owners = self._next_feeds(active, waiting, prompts, counts, forced)
+                started = time.perf_counter()
+                self._run(feeds, owners, counts)
+                seconds = time.perf_counter() - started
+                decode_rows = sum(len(f.ids) for f in feeds if not f.is_prefill)
+                share = decode_rows / sum(len(f.ids) for f in feeds)
+                counts.decode_seconds += seconds * share
+                counts.prefill_seconds += seconds * (1 - share)
             for document in [a for a in active if a.is_prefilled and not a.live]:
                 active.remove(document)
                 document.slab.release(document.block)
@@ -103,7 +138,7 @@ class Decoder:
         counts: Counts,
         forced: Sequence[Sequence[Sequence[int]]] | None,
     ) -> tuple[list[Feed], list[ActiveDocument]]:
-        decoding = [a for a in active if a.is_prefilled]
+        decoding = [a for a in active if a.is_prefilled and a.going]
         room = self.settings.step_rows - sum(a.rows for a in decoding)
         entering, feeds = [], []
         for document in [a for a in active if not a.is_prefilled]:
@@ -111,7 +146,10 @@ class Decoder:
                 feeds.append(document.prefill_feed(room))
                 entering.append(document)
                 room -= len(feeds[-1].ids)
-        while waiting and (room > 0 or not (decoding or feeds)) and self._admits(active, prompts[waiting[0]]):
+        enters = self._enters(active, waiting, prompts)
+        while (
+            enters and waiting and (room > 0 or not (decoding or feeds)) and self._admits(active, prompts[waiting[0]])
+        ):
             document = self._admit(waiting.popleft(), prompts, counts, forced)
             active.append(document)
             feeds.append(document.prefill_feed(max(1, room)))
@@ -129,6 +167,30 @@ class Decoder:
                     return
                 document.draft(n, min(room, self.settings.draft_tokens))
                 room -= len(document.slots[n].drafted)
+
+    def _enters(self, active: Sequence[ActiveDocument], waiting: Sequence[int], prompts: Sequence[Prompt]) -> bool:
+        """Whether documents that wait may be prefilled in the next step.
+
+        Where steps without prefill are replayed, one with it has to be worth its launches: documents wait until they
+        fill it, take a quarter of the open slots, or are the last. Guesses, as long as no GPU has been measured.
+        """
+        if self._graphs is None or not waiting or not all(a.is_prefilled for a in active):
+            return True
+        slots, rows = sum(len(a.live) for a in active), sum(a.rows for a in active)
+        if not slots:
+            return True
+        if rows >= self.settings.step_rows or not self._pool.fits(_cells(prompts[waiting[0]])):
+            return False
+        live = slots
+        for number in waiting:
+            more = len(prompts[number].shared.stubs)
+            if slots + more > self.settings.open_slots:
+                return 4 * (slots - live) >= self.settings.open_slots
+            slots += more
+            rows += len(prompts[number].memory_ids)
+            if rows >= min(_MIXED_ROWS, self.settings.step_rows):
+                return True
+        return True
 
     def _admits(self, active: Sequence[ActiveDocument], prompt: Prompt) -> bool:
         if not active:
@@ -162,7 +224,7 @@ class Decoder:
             counts.cached_tokens += len(shared.prefix)
             return slab
         length = len(shared.prefix)
-        slab = Slab(1, max(1, length), self.model.device)
+        slab = Slab(1, max(1, length), self.model.device, self._pool.arena)
         slab.take()
         started = time.perf_counter()
         for start in range(0, length, self.settings.step_rows):
@@ -178,6 +240,14 @@ class Decoder:
 
     def _run(self, feeds: Sequence[Feed], owners: Sequence[ActiveDocument], counts: Counts) -> None:
         """Runs one step and hands its logits to the slots that wanted them."""
+        if self._graphs is not None and not any(f.is_prefill for f in feeds) and self._may_fly(owners):
+            counts.model_calls += 1
+            slots = [document.slots[n] for document in owners for n in document.going]
+            before = self._flight
+            self._flight = Flight.launch(self._graphs, feeds, slots, keep_logits=self.keep_logits)
+            if before is not None:  # read while this one runs: a slot that has ended leaves one step late
+                before.read(counts)
+            return
         logits = self._step(feeds, counts)
         targets: list[tuple[ActiveDocument, Slot]] = []
         for feed, document in zip(feeds, owners, strict=True):
@@ -188,76 +258,33 @@ class Decoder:
                 counts.slot_steps += len(document.live)
         counts.steps += any(not f.is_prefill for f in feeds)
         if targets:
-            self._emit(targets, logits)
+            choices = self._chooser.choices([slot for _, slot in targets], logits)
+            for (document, slot), chosen in zip(targets, choices, strict=True):
+                rejected = slot.take(chosen)
+                if rejected:
+                    document.slab.give_back(document.block, rejected)
 
     def _step(self, feeds: Sequence[Feed], counts: Counts) -> Tensor:
-        step = make_step(feeds, self.settings.layout, self.settings.visibility, self.model.device, fast=self.fast)
         counts.model_calls += 1
+        if self._graphs is not None and not any(f.is_prefill for f in feeds):
+            logits = self._graphs.step(feeds).logits
+            return logits.clone() if self.keep_logits else logits
+        step = make_step(feeds, self.settings.layout, self.settings.visibility, self.model.device, fast=self.fast)
         return self.model.step(step.ids, step.positions, step.plan, step.rows)
 
-    def _emit(self, targets: Sequence[tuple[ActiveDocument, Slot]], logits: Tensor) -> None:
-        """Hands each slot its next tokens: the likeliest allowed, or the taught ones.
+    def _may_fly(self, documents: Sequence[ActiveDocument]) -> bool:
+        """Whether the device alone can choose these documents' next ids. Not under `causal`: a row that is fed behind
+        the end of a value would be seen."""
+        return (
+            self.settings.visibility is Visibility.ISOLATED
+            and not self.settings.draft_tokens
+            and all(document.slots[n].allowed is None for document in documents for n in document.going)
+        )
 
-        logits: [rows, vocabulary], for each slot one row and one more behind each of its drafted ids.
-        """
-        rows = [_Row(slot, k) for _, slot in targets for k in range(1 + len(slot.drafted))]
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = self._likeliest(rows, self._with_margin(rows, wide))
-        if any(row.slot.taught is not None for row in rows):
-            override = self.model.tensor([row.taught for row in rows])
-            chosen = torch.where(override >= 0, override, chosen)
-        logprobs = wide.gather(-1, chosen[:, None])[:, 0] - wide.logsumexp(-1)
-        choices = [ChosenId(*pair) for pair in zip(chosen.tolist(), logprobs.tolist(), strict=True)]
-        if self.keep_logits:
-            choices = [replace(choice, logits=logits[n]) for n, choice in enumerate(choices)]
-        start = 0
-        for document, slot in targets:
-            stop = start + 1 + len(slot.drafted)
-            rejected = slot.take(choices[start:stop])
-            if rejected:
-                document.slab.give_back(document.block, rejected)
-            start = stop
-
-    def _with_margin(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
-        """Logits to choose by: what would end a value that nothing was written of yet has to win by the margin."""
-        first = [number for number, row in enumerate(rows) if not row.before]
-        if not self.settings.absent_margin or not first:
-            return logits
-        ends = self.model.tensor(sorted(self.stop_ids))
-        logits = logits.clone()
-        logits[self.model.tensor(first)[:, None], ends] -= self.settings.absent_margin
-        return logits
-
-    def _likeliest(self, rows: Sequence[_Row], logits: Tensor) -> Tensor:
-        """The likeliest id of each row [n], of those that its slot may write there. logits: [n, vocabulary]."""
-        chosen = logits.argmax(-1)
-        groups: dict[
-            tuple[int, ...], list[int]
-        ] = {}  # slots of one document that have written the same share their ids
-        for number, row in enumerate(rows):
-            if row.slot.allowed is not None:
-                groups.setdefault(row.slot.allowed(row.before), []).append(number)
-        for ids, same in groups.items():
-            where, which = self.model.tensor(same), self.model.tensor(ids)
-            chosen[where] = which[logits[where[:, None], which].argmax(-1)]
-        return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of logits: what comes behind all that `slot` has written and the first `drafted` ids of its draft."""
-
-    slot: Slot
-    drafted: int
-
-    @property
-    def before(self) -> list[int]:
-        return self.slot.ids + self.slot.drafted[: self.drafted]
-
-    @property
-    def taught(self) -> int:
-        """The id to write whatever the logits say; -1 where the model decides."""
-        return -1 if self.slot.taught is None else self.slot.taught[len(self.slot.ids) + self.drafted]
+    def _flies_on(self, active: Sequence[ActiveDocument], waiting: Sequence[int], prompts: Sequence[Prompt]) -> bool:
+        """Whether the next step can be planned before the flight's ids are known: it is none with prefill."""
+        enters = waiting and self._enters(active, waiting, prompts)
+        return not enters and all(a.is_prefilled for a in active) and any(a.going for a in active)
 
 
 def _count(slots: Sequence[Slot], counts: Counts) -> None:

@@ -101,7 +101,7 @@ class Model:
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
         self._rounds_activations = rounds_activations
-        self._spread = is_spread(hf)
+        self.is_spread = is_spread(hf)
         self._carried: Plan | None = None
 
     @classmethod
@@ -161,7 +161,7 @@ class Model:
 
     def _forward(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:
         self._carried = plan
-        if self._spread:  # the last hidden states lie on another GPU, and an index on the CPU is taken everywhere
+        if self.is_spread:  # the last hidden states lie on another GPU, and an index on the CPU is taken everywhere
             rows = rows.cpu()
         try:
             result = self.hf(

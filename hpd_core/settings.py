@@ -228,6 +228,7 @@ class DecodeSettings:
     document_block: how many tokens of a document see each other, whatever their order: each sees all of its own block
         and of those before. 1 is causal, as models are pretrained; more is for weights that were fine-tuned with it,
         whose adapter says so. A block is fed whole, so that a step may exceed `tokens_per_step` by as much.
+    cuda_graphs: whether a GPU records steps without prefill as CUDA graphs. Nothing on a CPU.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -244,6 +245,7 @@ class DecodeSettings:
     draft_tokens: int = 0
     draft_rows: int = 32
     document_block: int = 1
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))
@@ -274,6 +276,8 @@ class DecodeSettings:
                 raise SettingsError(f"{name} is {value!r}: must be a whole number{' or auto' * (name in SIZES)}")
             if value < least:
                 raise SettingsError(f"{name} is {value}: must be at least {least}")
+        if not isinstance(self.cuda_graphs, bool):
+            raise SettingsError(f"cuda_graphs is {self.cuda_graphs!r}: must be true or false")
         margin = self.absent_margin
         if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
             raise SettingsError(f"absent_margin is {margin!r}: must be a finite number of nats")
@@ -345,7 +349,8 @@ class DecoderSpec:
         facts["model"]["source"] = source.identity(self.model)
         if self.model.adapter:
             facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
-        facts["settings"].pop("prefix_cache_mib")
+        for key in ("prefix_cache_mib", "cuda_graphs"):
+            facts["settings"].pop(key)
         if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
             facts["settings"].pop("grounding")
         if self.settings.kv_mib is None:  # likewise

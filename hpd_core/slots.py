@@ -63,6 +63,8 @@ class Slot:
     their own. They are fed together with the next one, so that a feed may hold several ids of a slot.
     fed: ids whose KV is kept, always the first ones.
     drafted: ids that are fed behind all that is written, in case they come next. guessed, accepted: how many ever were.
+    flying: place, among the choices of the step before, of the id behind `ids`, which the device has chosen and the
+        host has not read; -1 where there is none.
     """
 
     limit: int
@@ -79,6 +81,7 @@ class Slot:
     draft_cells: list[int] = field(default_factory=list)
     guessed: int = 0
     accepted: int = 0
+    flying: int = -1
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -87,8 +90,22 @@ class Slot:
 
     @property
     def pending(self) -> list[int]:
-        """Ids written and not yet fed."""
-        return self.ids[self.fed :]
+        """Ids chosen and not yet fed; 0 stands for one that is flying."""
+        return self.ids[self.fed :] if self.flying < 0 else [0]
+
+    @property
+    def chosen(self) -> int:
+        """Ids chosen, one that is flying among them."""
+        return len(self.ids) + (self.flying >= 0)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next step feeds it, as far as the host knows: a flying id may be the one that ends it."""
+        return not self.done and self.chosen < self.limit
+
+    def taught_at(self, place: int) -> int:
+        """The id to write at a place of the value, whatever the model says; -1 where the model decides."""
+        return -1 if self.taught is None else self.taught[place]
 
     def draft(self, ids: Sequence[int]) -> None:
         """Drafts `ids` as far as they may be written and would be fed: neither what ends a value nor its last id."""
@@ -164,9 +181,14 @@ class ActiveDocument:
         return [n for n, slot in enumerate(self.slots) if not slot.done]
 
     @property
+    def going(self) -> list[int]:
+        """Slots that the next step feeds."""
+        return [n for n, slot in enumerate(self.slots) if slot.goes_on]
+
+    @property
     def rows(self) -> int:
         """Value tokens that the next step has to feed."""
-        return sum(len(slot.pending) for slot in self.slots if not slot.done)
+        return sum(len(slot.pending) for slot in self.slots if slot.goes_on)
 
     def draft(self, n: int, most: int) -> None:
         """Looks up in the document what slot `n` may go on with."""
@@ -198,19 +220,20 @@ class ActiveDocument:
         every drafted one are wanted."""
         ids: list[int] = []
         positions, stubs, indices, wanted = [], [], [], []
-        live = [(n, self.slots[n]) for n in self.live]
-        for n, slot in live:
-            line = slot.ids + slot.drafted
-            for index in range(slot.fed + 1, len(line) + 1):
-                if index >= len(slot.ids):
+        going = [(n, self.slots[n]) for n in self.going]
+        for n, slot in going:
+            fed = slot.pending + slot.drafted
+            first = slot.chosen - len(slot.pending) + 1
+            for index, i in enumerate(fed, first):
+                if index >= slot.chosen:
                     wanted.append(len(ids))
-                ids.append(line[index - 1])
+                ids.append(i)
                 positions.append(self.layout.value_position(n, index))
                 stubs.append(n)
                 indices.append(index)
         cells = self.slab.append(self.block, len(ids))
         stop = 0
-        for _, slot in live:
+        for _, slot in going:
             stop += len(slot.pending) + len(slot.drafted)
             slot.draft_cells = cells[stop - len(slot.drafted) : stop]
         return Feed(

@@ -59,7 +59,7 @@ class Section:
 
 _WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "long_context", "adapter", "quantization")
 _COLUMNS = ("keep", "confidence", "statuses", "raw", "spans", "layout", "profile")
-_DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name != "prefix_cache_mib")
+_DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name not in ("prefix_cache_mib", "cuda_graphs"))
 SECTIONS = (
     Section("text", config.TextConfig, fingerprint=None, note=_FILTERS),
     Section("schemas", config.SchemasConfig, fingerprint=None),

@@ -1,13 +1,15 @@
 """One prepared script for a borrowed GPU: `python -m jobs.timing.gpu --output out/gpu`, or `make gpu`. Under 8 minutes.
 
 Random weights in published shapes and random ids, so that nothing is downloaded: what is measured is speed and whether
-decoders agree, never quality. Three parts, each left out with its reason where it fails or time runs out:
+decoders agree, never quality. Four parts, each left out with its reason where it fails or time runs out:
 
 1. oracle: HPD against the serial oracle in float32, token for token, on a small model of the same family.
 2. agreement: the same in bfloat16, teacher-forced, on the smallest shape: the share of tokens that both choose. Random
    weights have more near-ties than trained ones, so that it is rather too low.
 3. speed: HPD and transformers' `generate` (batches of 8 and 32, with a growing and with a static cache, which
-   transformers compiles and records as CUDA graphs on a GPU) write values of one fixed length on the same documents.
+   transformers compiles and records as CUDA graphs on a GPU) write values of one fixed length on the same documents;
+   HPD with and without CUDA graphs.
+4. steps: how long one HPD step without prefill takes, by its rows, with and without CUDA graphs.
 
 `--tiny` takes shapes of a few thousand weights, for a smoke test on a CPU. Its numbers mean nothing.
 """
@@ -59,10 +61,12 @@ class GpuScript:
     value: int
     batches: tuple[int, ...]
     repeat: int
+    step_documents: tuple[int, ...]
+    step_value: int
 
     @property
     def settings(self) -> DecodeSettings:
-        return DecodeSettings(max_value_tokens=max(24, self.value))
+        return DecodeSettings(max_value_tokens=max(24, self.value), tokens_per_step=4096, max_slots=4096)
 
     def prompts(self, vocabulary: int, seed: int = 0) -> list[Prompt]:
         draw = random.Random(seed)
@@ -76,8 +80,20 @@ class GpuScript:
         return [Prompt(shared, ids(length), self.settings.max_value_tokens) for length in lengths]
 
 
-FULL = GpuScript(documents=128, text=96, prefix=128, attributes=12, value=5, batches=(8, 32), repeat=3)
-FEW = GpuScript(documents=4, text=9, prefix=7, attributes=3, value=3, batches=(2,), repeat=1)
+FULL = GpuScript(
+    documents=128,
+    text=96,
+    prefix=128,
+    attributes=12,
+    value=5,
+    batches=(8, 32),
+    repeat=3,
+    step_documents=(1, 8, 32, 128),
+    step_value=17,
+)
+FEW = GpuScript(
+    documents=4, text=9, prefix=7, attributes=3, value=3, batches=(2,), repeat=1, step_documents=(1, 4), step_value=4
+)
 
 
 def random_model(shape: ModelShape, dtype: torch.dtype, device: torch.device) -> Model:
@@ -155,15 +171,39 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def run_hpd(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> Callable[[], None]:
-    decoder = Decoder(model, plan.settings, _STOP)
-    value = [1 + n % (model.hf.config.vocab_size - 1) for n in range(plan.value)]
-    forced = [[value] * plan.attributes for _ in prompts]
+def run_hpd(model: Model, plan: GpuScript, prompts: Sequence[Prompt], *, graphs: bool) -> Callable[[], None]:
+    decoder = Decoder(model, plan.settings, _STOP, graphs=graphs)
+    forced = [[_value(model, plan.value)] * plan.attributes for _ in prompts]
 
     def run() -> None:
         decoder.decode(prompts, Counts(), forced)
 
     return run
+
+
+def _value(model: Model, length: int) -> list[int]:
+    return [1 + n % (model.hf.config.vocab_size - 1) for n in range(length)]
+
+
+def step_milliseconds(model: Model, plan: GpuScript, documents: int, *, graphs: bool) -> float:
+    """Of one step without prefill, one row for each slot of `documents` documents: median of the plan's repeats, after
+    two that are not counted, in which shapes are seen and recorded. Seconds of the host, planning included."""
+    decoder = Decoder(model, plan.settings, _STOP, graphs=graphs)
+    prompts = replace(plan, documents=documents).prompts(model.hf.config.vocab_size)
+    forced = [[_value(model, plan.step_value)] * plan.attributes for _ in prompts]
+    found = []
+    for _ in range(2 + plan.repeat):
+        counts = Counts()
+        decoder.decode(prompts, counts, forced)
+        found.append(1000 * counts.decode_seconds / counts.steps)
+    return sorted(found[2:])[plan.repeat // 2]
+
+
+def _with_and_without(model: Model, plan: GpuScript, documents: int) -> dict[str, float]:
+    return {
+        "graphs": step_milliseconds(model, plan, documents, graphs=True),
+        "none": step_milliseconds(model, plan, documents, graphs=False),
+    }
 
 
 @torch.inference_mode()
@@ -191,7 +231,10 @@ def _generate(model: Model, plan: GpuScript, prompts: Sequence[Prompt], batch: i
 
 
 def engines(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> dict[str, Callable[[], None]]:
-    found = {"hpd": run_hpd(model, plan, prompts)}
+    found = {
+        "hpd": run_hpd(model, plan, prompts, graphs=True),
+        "hpd, no graphs": run_hpd(model, plan, prompts, graphs=False),
+    }
     for cache in ("", "static"):
         for batch in plan.batches:
             name = f"ar, batch {batch}{', static cache' if cache else ''}"
@@ -234,9 +277,14 @@ def markdown(facts: dict[str, Any]) -> str:
             )
     lines += ["", "| model | engine | docs/s | x best AR |", "|---|---|---:|---:|"]
     for model, rates in facts.get("speed", {}).items():
-        best = max((rate for name, rate in rates.items() if name != "hpd"), default=0.0)
+        best = max((rate for name, rate in rates.items() if not name.startswith("hpd")), default=0.0)
         for name, rate in rates.items():
             lines.append(f"| {model} | {name} | {rate:,.2f} | {f'{rate / best:.2f}' if best else '–'} |")
+    if facts["steps"]:
+        lines += ["", "| model | rows of a step without prefill | ms, CUDA graphs | ms, none |", "|---|---:|---:|---:|"]
+    for model, steps in facts["steps"].items():
+        for rows, took in steps.items():
+            lines.append(f"| {model} | {rows} | {took['graphs']:.2f} | {took['none']:.2f} |")
     lines += ["", *(f"Left out: {name}: {why}" for name, why in facts["left_out"].items()), ""]
     return "\n".join(lines)
 
@@ -256,7 +304,7 @@ def main(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     plan, shapes = (FEW, [_TINY]) if tiny else (FULL, [model_shapes()[name] for name in SHAPES])
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
-    facts: dict[str, Any] = {"device": name, "torch": torch.__version__, "tiny": tiny, "speed": {}}
+    facts: dict[str, Any] = {"device": name, "torch": torch.__version__, "tiny": tiny, "speed": {}, "steps": {}}
     report = Report(facts, seconds)
     checks = replace(
         plan, documents=min(8, plan.documents), text=min(40, plan.text), attributes=min(6, plan.attributes)
@@ -276,6 +324,13 @@ def main(
         if model is None:
             continue
         prompts = plan.prompts(shape.vocabulary)
+        steps = report.facts["steps"][shape.name] = {}
+        for documents in plan.step_documents:
+            rows = documents * plan.attributes
+            took = report.attempt(f"{shape.name}, steps of {rows}", partial(_with_and_without, model, plan, documents))
+            if took:
+                steps[str(rows)] = took
+                report.write(output)
         rates = report.facts["speed"][shape.name] = {}
         for engine, run in engines(model, plan, prompts).items():
             took = report.attempt(f"{shape.name}, {engine}", partial(timed, run, plan.repeat, where))

@@ -5,6 +5,8 @@ Not seen to pass on a device yet: see LOG.md.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -18,31 +20,54 @@ from tests.core.test_real_model import SHOES, TITLES
 from tests.core.test_trie import assert_same, bounded
 from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of, tiny_model
 
+WAYS_TO_RUN = [
+    pytest.param(True, True, id="recorded"),
+    pytest.param(True, False, id="fast"),
+    pytest.param(False, False, id="plain"),
+]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("layout, visibility", WAYS)
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
-def test_equals_the_oracle_in_float64(kind, layout, visibility, fast):
+@pytest.mark.parametrize("fast, graphs", WAYS_TO_RUN)
+def test_equals_the_oracle_in_float64(kind, layout, visibility, fast, graphs):
     model = Model(tiny_model(kind).hf.to("cuda"))
     settings = settings_of(layout, visibility)
     prompts = prompts_of(0, [1, 17, 9, 33, 5], schemas=2)
-    got = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True).decode(prompts, Counts())
-    for prompt, slots in zip(prompts, got, strict=True):
-        assert_equal(slots, decode_serial(model, prompt, settings, STOP_IDS))
+    decoder = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True, graphs=graphs)
+    expected = [decode_serial(model, prompt, settings, STOP_IDS) for prompt in prompts]
+    for _ in range(3):  # as it is, recorded, replayed
+        for slots, right in zip(decoder.decode(prompts, Counts()), expected, strict=True):
+            assert_equal(slots, right)
+    assert not graphs or (decoder._graphs.records and decoder._graphs._replays)
 
 
 @pytest.mark.parametrize("layout, visibility", [WAYS[0], WAYS[2]])
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
-def test_closed_values_and_drafts_equal_the_oracle_in_float64(layout, visibility, fast):
+@pytest.mark.parametrize("fast, graphs", WAYS_TO_RUN)
+def test_closed_values_and_drafts_equal_the_oracle_in_float64(layout, visibility, fast, graphs):
     model = Model(tiny_model("llama").hf.to("cuda"))
     settings = settings_of(layout, visibility, max_value_tokens=8, draft_tokens=3)
     for seed in range(3):
         prompts = bounded(seed)
-        got = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True).decode(prompts, Counts())
+        decoder = Decoder(model, settings, STOP_IDS, fast=fast, keep_logits=True, graphs=graphs)
+        got = decoder.decode(prompts, Counts())
         for prompt, slots in zip(prompts, got, strict=True):
             assert_same(slots, decode_serial(model, prompt, settings, STOP_IDS))
+
+
+def test_many_documents_of_any_length_answer_the_same_recorded_or_not():
+    """Refill, shapes that come again, an arena that grows, ids that are fed before the host has read them."""
+    model = Model(tiny_model("qwen3").hf.to("cuda"))
+    rng = random.Random(0)
+    prompts = prompts_of(5, [rng.randrange(5, 400) for _ in range(150)], schemas=3)
+    settings = settings_of(*WAYS[2], tokens_per_step=512, max_slots=96)
+    eager, recorded = (
+        Decoder(model, settings, STOP_IDS, keep_logits=True, graphs=graphs).decode(prompts, Counts())
+        for graphs in (False, True)
+    )
+    for got, right in zip(recorded, eager, strict=True):
+        assert_equal(got, right)
 
 
 def test_a_real_model_answers_as_on_the_cpu_in_float32():

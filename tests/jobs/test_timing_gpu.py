@@ -33,9 +33,12 @@ def test_every_part_runs(folder: Path) -> None:
     assert oracle["dtype"] == "float32" and oracle["equal_slots"] == oracle["slots"] == 12
     assert oracle["agreement"] == 1 and oracle["worst"] < 1e-5 and oracle["tokens"] > 12
     assert facts["agreement"]["dtype"] == "bfloat16" and 1e-5 < facts["agreement"]["worst"] < 0.2
-    assert set(facts["speed"]["tiny"]) == {"hpd", "ar, batch 2", "ar, batch 2, static cache"}
+    assert set(facts["speed"]["tiny"]) == {"hpd", "hpd, no graphs", "ar, batch 2", "ar, batch 2, static cache"}
+    assert set(facts["steps"]["tiny"]) == {"3", "12"} and all(
+        took["graphs"] > 0 and took["none"] > 0 for took in facts["steps"]["tiny"].values()
+    )
     text = (folder / "gpu.md").read_text(encoding="utf-8")
-    assert "TINY SHAPES: no measurement" in text and "| tiny | hpd |" in text
+    assert "TINY SHAPES: no measurement" in text and "| tiny | hpd |" in text and "| tiny | 12 |" in text
 
 
 def test_what_fails_or_has_no_time_is_left_out_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +49,7 @@ def test_what_fails_or_has_no_time_is_left_out_with_its_reason(tmp_path: Path, m
     gpu.main(tmp_path / "a", device="cpu", tiny=True, seconds=1000.0)
     facts = facts_of(tmp_path / "a")
     assert facts["left_out"]["tiny, ar, batch 2"] == "RuntimeError: out of something"
-    assert list(facts["speed"]["tiny"]) == ["hpd"]
+    assert list(facts["speed"]["tiny"]) == ["hpd", "hpd, no graphs"]
     gpu.main(tmp_path / "b", device="cpu", tiny=True, seconds=0.0)
     assert facts_of(tmp_path / "b")["left_out"] == dict.fromkeys(("oracle", "agreement", "tiny"), "no time left")
 
@@ -62,9 +65,11 @@ def test_engines_write_the_same_number_of_tokens() -> None:
     steps = gpu.FEW.attributes * (gpu.FEW.value + gpu._KEY) - gpu._KEY
     assert len(fed) == 2 * steps  # of two batches, the prefill among them
     fed.clear()
-    gpu.run_hpd(model, gpu.FEW, prompts)()
+    for graphs in (False, True):
+        fed.clear()
+        gpu.run_hpd(model, gpu.FEW, prompts, graphs=graphs)()
+        assert len(fed) == 1 + gpu.FEW.value  # prefix; prefill, and a step for each further token of a value
     handle.remove()
-    assert len(fed) == 1 + gpu.FEW.value  # prefix; prefill, and a step for each further token of a value
 
 
 def test_shapes_are_those_that_are_published() -> None:

@@ -85,6 +85,7 @@ class GatheredPlan:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """As `StepPlan.attend`: query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]."""
         stored = self._arena.of_layer(layer, key, value)
@@ -99,6 +100,9 @@ class GatheredPlan:
             part, log_sum = attend_blocks(grid, keys, values, added, scale, softcap, products=True)
             parts.append(part.reshape(-1, heads, value.shape[-1]).index_select(0, read.at))
             sums.append(log_sum.reshape(-1, heads).index_select(0, read.at))
+        if sinks is not None:  # a part that adds nothing
+            parts.append(torch.zeros_like(parts[0]))
+            sums.append(sinks.to(sums[0].dtype).expand_as(sums[0]))
         return merged(torch.stack(parts), torch.stack(sums))
 
     def _gathered(self, number: int, stored: Tensor) -> Tensor:

@@ -228,7 +228,7 @@ class DecodeSettings:
     document_block: how many tokens of a document see each other, whatever their order: each sees all of its own block
         and of those before. 1 is causal, as models are pretrained; more is for weights that were fine-tuned with it,
         whose adapter says so. A block is fed whole, so that a step may exceed `tokens_per_step` by as much.
-    cuda_graphs: whether a GPU records steps without prefill as CUDA graphs. Nothing on a CPU.
+    cuda_graphs: whether a GPU records steps without prefill as CUDA graphs. Off until one has; nothing on a CPU.
     """
 
     layout: Layout = Layout.BRANCHES
@@ -245,7 +245,7 @@ class DecodeSettings:
     draft_tokens: int = 0
     draft_rows: int = 32
     document_block: int = 1
-    cuda_graphs: bool = True
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout(self.layout))

@@ -31,8 +31,8 @@ def settings_of(layout, visibility, **others):
     )
 
 
-def decode(model, prompts, settings, *, forced=None, fast=True, stop_ids=STOP_IDS):
-    decoder = Decoder(model, settings, stop_ids, fast=fast, keep_logits=True)
+def decode(model, prompts, settings, *, forced=None, fast=True, graphs=False, stop_ids=STOP_IDS):
+    decoder = Decoder(model, settings, stop_ids, fast=fast, keep_logits=True, graphs=graphs)
     return decoder.decode(prompts, Counts(), forced)
 
 

@@ -49,8 +49,8 @@ def test_a_family_equals_the_oracle_and_a_mistake_would_show(model_of, monkeypat
     forced = [[slot.ids for slot in slots] for slots in oracle]
     assert all(len(ids) == K_MAX for document in forced for ids in document)
 
-    for fast in (True, False):
-        got = decode(model, prompts, settings, fast=fast, stop_ids=_NEVER_STOP)
+    for path in ({"fast": True}, {"fast": False}, {"graphs": True}):
+        got = decode(model, prompts, settings, stop_ids=_NEVER_STOP, **path)
         for slots, truth in zip(got, oracle, strict=True):
             assert [s.ids for s in slots] == [s.ids for s in truth]
             assert worst(slots, truth) < family.tolerance

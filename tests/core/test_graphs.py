@@ -361,8 +361,9 @@ def test_off_on_a_cpu_unless_asked_for_and_where_the_settings_say_so(models, mon
     monkeypatch.setattr(decoding, "Arena", lambda *_: None)
     monkeypatch.setattr(decoding, "GraphRunner", lambda *_: "graphs")
     model.device = torch.device("cuda")
+    assert Decoder(model, settings, STOP_IDS)._graphs is None
+    settings = replace(settings, cuda_graphs=True)
     assert Decoder(model, settings, STOP_IDS)._graphs == "graphs"
-    assert Decoder(model, replace(settings, cuda_graphs=False), STOP_IDS)._graphs is None
     assert Decoder(model, settings, STOP_IDS, fast=False)._graphs is None
     model.is_spread = True
     assert Decoder(model, settings, STOP_IDS)._graphs is None

@@ -47,7 +47,7 @@ OTHERS: dict[str, dict[str, object]] = {
         "layout": "branches", "visibility": "causal", "max_value_tokens": 7, "max_document_tokens": 99,
         "tokens_per_step": 64, "max_slots": 32, "prefix_cache_mib": 1, "grounding": "enforce", "kv_mib": 64,
         "closed_values": "listed", "absent_margin": 0.5, "draft_tokens": 2, "draft_rows": 8,
-        "document_block": 4, "cuda_graphs": False,
+        "document_block": 4, "cuda_graphs": True,
     },
     "confidence": {"threshold": 0.5},
     "pool": {

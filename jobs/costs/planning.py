@@ -177,7 +177,7 @@ def check_sample(plan: Mapping[str, Any]) -> None:
     try:
         numbers = [*plan["sample"]["lengths"].values(), plan["rows_per_unit"], *places_of(plan["sample"]).documents]
         good = sum(plan["sample"]["lengths"].values()) > 0 and all(number >= 0 for number in numbers)
-        named = ("prompt_tokens_per_document", "prefix_tokens_per_document", "key_tokens_per_document")
+        named = (f"{kind}_tokens_per_document" for kind in ("prompt", "prefix", "key", "stub"))
         good = good and all(plan["sample"][name] >= 0 for name in (*named, "attributes_per_document", "rows"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise JobError(f"the plan is not what `hpd plan --json` prints: {error!r}") from error

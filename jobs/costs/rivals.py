@@ -20,8 +20,8 @@ KEY_TOKENS = 3.0
 
 def hosted_tokens(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[str, Any]:
     """Tokens of one row in a request with the whole instruction and an answer of every key with its value, counted with
-    this model's tokenizer. A row that is no document or repeats another one is not sent, and keys that HPD is fed as
-    stubs are none of the request: the answer writes them."""
+    this model's tokenizer. A row that is no document or repeats another one is not sent, and what HPD is fed as
+    stubs, whole keys or a token of each, is none of the request: the answer writes the keys."""
     metrics = total(run.metrics for run in runs)
     decode = metrics.decode
     documents = decode.documents
@@ -29,16 +29,17 @@ def hosted_tokens(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -
         keys, prefix = KEY_TOKENS * decode.slots, float(decode.prefix_tokens + decode.cached_tokens)
         sent, fed = documents / metrics.rows_in, decode.prompt_tokens / documents
         keys, prefix = keys / documents, prefix / documents
+        stubs = keys
     else:
         sample = plan["sample"]
         sent = sample["documents"] / sample["rows"] * documents / (documents + decode.duplicates)
         keys, prefix = sample["key_tokens_per_document"], sample["prefix_tokens_per_document"]
-        fed = sample["prompt_tokens_per_document"]
+        fed, stubs = sample["prompt_tokens_per_document"], sample["stub_tokens_per_document"]
     values = decode.generated_tokens / decode.slots
     slots = decode.slots / documents if plan is None else plan["sample"]["attributes_per_document"]
     return {
         "sent_per_row": sent,
-        "input_per_document": prefix + max(0.0, fed - keys),
+        "input_per_document": prefix + max(0.0, fed - stubs),
         "output_per_document": keys + slots * values,
         "keys_assumed": plan is None,
         "key_tokens": KEY_TOKENS,

@@ -81,7 +81,8 @@ class RowSample:
 
     places: {place: [rows, documents, prompt tokens, slots]}. texts: what is read of each document's text; prompts: all
     that is fed of it (text, suffix, stubs); prefixes: the shared prefix before it; keys: the whole names of its
-    attributes. cut: documents that are longer than what is read. reasons: why rows are no documents.
+    attributes; stubs: what is fed of them. cut: documents that are longer than what is read. reasons: why rows are no
+    documents.
     """
 
     places: dict[int, list[int]] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class RowSample:
     prompts: list[int] = field(default_factory=list)
     prefixes: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
+    stubs: list[int] = field(default_factory=list)
     cut: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -109,6 +111,7 @@ class RowSample:
             "text_tokens_per_document": mean(self.texts),
             "prefix_tokens_per_document": mean(self.prefixes),
             "key_tokens_per_document": mean(self.keys),
+            "stub_tokens_per_document": mean(self.stubs),
             "attributes_per_document": slots / documents,
             "lengths": histogram(self.texts),
             "prompt_lengths": histogram(self.prompts),
@@ -124,7 +127,7 @@ def histogram(lengths: Iterable[int]) -> dict[str, int]:
 def measure(prepared: Prepared, encoder: PromptEncoder, rows: Sequence[DrawnRow]) -> RowSample:
     """Reads and encodes the drawn rows, in the order of `draw_rows`. Raises StorageError for a file that is gone."""
     sample = RowSample()
-    fixed: dict[Schema, tuple[int, int, int]] = {}
+    fixed: dict[Schema, tuple[int, int, int, int]] = {}
     for drawn, item in _items(prepared, rows):
         counts = sample.places.setdefault(drawn.place, [0, 0, 0, 0])
         counts[0] += 1
@@ -138,23 +141,25 @@ def measure(prepared: Prepared, encoder: PromptEncoder, rows: Sequence[DrawnRow]
         except ValueError as error:
             sample.reasons[f"tokenisation: {error}"] += 1
             continue
-        prefix, around, keys = fixed[item.schema]
+        prefix, around, keys, stubs = fixed[item.schema]
         sample.texts.append(len(encoded.ids))
         sample.prompts.append(len(encoded.ids) + around)
         sample.prefixes.append(prefix)
         sample.keys.append(keys)
+        sample.stubs.append(stubs)
         sample.cut += encoded.cut
         for n, more in ((1, 1), (2, len(encoded.ids) + around), (3, len(item.schema))):
             counts[n] += more
     return sample
 
 
-def _fixed(encoder: PromptEncoder, encoded: EncodedDocument) -> tuple[int, int, int]:
-    """Tokens that all documents of a schema have: prefix; suffix and stubs; whole keys."""
+def _fixed(encoder: PromptEncoder, encoded: EncodedDocument) -> tuple[int, int, int, int]:
+    """Tokens that all documents of a schema have: prefix; suffix and stubs; whole keys; stubs."""
     prompt = encoder.prompt(encoded)
     names = [f"{attribute.name}:" for attribute in encoded.schema]
     keys = encoder.tokenizer(names, add_special_tokens=False).input_ids
-    return len(prompt.shared.prefix), len(prompt.memory_ids) - len(encoded.ids), sum(map(len, keys))
+    stubs = sum(map(len, prompt.shared.stubs))
+    return len(prompt.shared.prefix), len(prompt.memory_ids) - len(encoded.ids), sum(map(len, keys)), stubs
 
 
 def _items(prepared: Prepared, rows: Sequence[DrawnRow]) -> Iterator[tuple[DrawnRow, Document | RowFault]]:

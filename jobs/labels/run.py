@@ -14,32 +14,42 @@ from jobs.labels.label import Kept, Label, benchmark_line
 from jobs.scores.lines import write_lines
 from pipeline.catalog import Product
 
+_CONTRADICTED = "contradicted"
+
 
 @dataclass(slots=True)
 class LabelRun:
-    """rows = lines + duplicates + rejected. kept: {attribute: how many of each `Kept`}."""
+    """rows = lines + duplicates + rejected. kept: {attribute: how many of each `Kept`}, of rejected rows too.
+
+    contradicted: labels that were taken back because a duplicate said something else.
+    """
 
     rows: int = 0
     lines: list[dict[str, Any]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     duplicates: int = 0
+    contradicted: int = 0
     kept: dict[str, Counter[Kept]] = field(default_factory=dict)
-    _seen: set[tuple[str, Document]] = field(default_factory=set)
+    _seen: dict[tuple[str, Document], dict[str, Any]] = field(default_factory=dict)
 
     def add(self, product: Product, document: Document, labels: Sequence[Label]) -> None:
-        """The labels of a product. One whose text, schema and category came before gives no second line."""
+        """The labels of a product. One whose text, schema and category came before gives no second line: it adds what
+        it alone says to the first, and takes back what it contradicts."""
         line = benchmark_line(document.text, product.category, labels)
+        first = self._seen.get((product.category, document))
+        if first is not None:
+            self.rows += 1
+            self.duplicates += 1
+            self._merge(first, line)
+            return
+        for label in labels:
+            self.kept.setdefault(label.attribute, Counter())[label.kept] += 1
         if not line["target_scores"]:
             self.reject(product, "nothing_usable", f"no value can be used: {line['dropped']}")
             return
         self.rows += 1
-        if (product.category, document) in self._seen:
-            self.duplicates += 1
-            return
-        self._seen.add((product.category, document))
+        self._seen[product.category, document] = line
         self.lines.append(line)
-        for label in labels:
-            self.kept.setdefault(label.attribute, Counter())[label.kept] += 1
 
     def reject(self, product: Product, kind: str, reason: str) -> None:
         """A product without labels, and why."""
@@ -55,9 +65,24 @@ class LabelRun:
             "rows": self.rows,
             "labelled": len(self.lines),
             "duplicates": self.duplicates,
+            "contradicted": self.contradicted,
             "rejected": dict(reasons),
             "attributes": {name: {k.value: found[k] for k in Kept} for name, found in self.kept.items()},
         }
+
+    def _merge(self, first: dict[str, Any], again: Mapping[str, Any]) -> None:
+        scores, dropped = first["target_scores"], first.get("dropped", {})
+        for name, values in again["target_scores"].items():
+            if dropped.get(name, {}).get("reason") == _CONTRADICTED:
+                continue
+            dropped.pop(name, None)  # what the first said of it was no label
+            if scores.setdefault(name, values) != values:
+                dropped[name] = {"value": [*scores.pop(name), *values], "reason": _CONTRADICTED}
+                self.contradicted += 1
+        if dropped:
+            first["dropped"] = dropped
+        else:
+            first.pop("dropped", None)
 
     def write(self, path: Path, facts: Mapping[str, Any]) -> None:
         """`path`, and beside it .rejected.jsonl and .summary.json, which holds `facts`."""

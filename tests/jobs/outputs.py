@@ -112,6 +112,7 @@ def write_plan(path: Path, mean: float = 150, seed: int = 5) -> Path:
         "prompt_tokens_per_document": sum(p[2] for p in places) / documents,
         "prefix_tokens_per_document": 80.0,
         "key_tokens_per_document": 10.0,
+        "stub_tokens_per_document": 6.0,
         "attributes_per_document": float(SLOTS),
         "lengths": dict(lengths),
         "places": places,

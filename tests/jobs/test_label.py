@@ -213,7 +213,7 @@ class TestCommand:
             "values": 0,
             "respelled": 1,
             "absent": 0,
-            "ungrounded": 1,
+            "ungrounded": 2,  # of a rejected row, too
             "invalid": 0,
         }
         # 4 answers of 100 and 10 tokens: 400 * 2 + 40 * 10 dollars per million

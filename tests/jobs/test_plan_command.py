@@ -92,7 +92,8 @@ class WordEncoder:
 
     def prompt(self, encoded: EncodedDocument) -> Any:
         length = len(encoded.ids) + 3 + 2 * len(encoded.schema)
-        return SimpleNamespace(shared=SimpleNamespace(prefix=(0,) * 7), memory_ids=(0,) * length)
+        shared = SimpleNamespace(prefix=(0,) * 7, stubs=((0, 0),) * len(encoded.schema))
+        return SimpleNamespace(shared=shared, memory_ids=(0,) * length)
 
 
 @pytest.fixture
@@ -148,6 +149,7 @@ def test_a_plan_counts_what_would_be_fed_and_writes_nothing(job: list[str], tmp_
     assert list(sample["rows_unusable"].values()) == [12]
     assert facts["prompt_tokens"] == 108 * (6 + 3) + 2 * (tools + 2 * shoes)
     assert facts["slots"] == tools + 2 * shoes
+    assert sample["stub_tokens_per_document"] == 2 * (tools + 2 * shoes) / 108
     assert sample["prefix_tokens_per_document"] == 7 and sample["text_tokens_per_document"] == 6
     assert sample["lengths"] == {"16": 108} and sum(p[0] for p in sample["places"]) == 120
     assert facts["pace"]["source"].startswith("units.documents_per_second")

@@ -178,8 +178,8 @@ def test_other_ways_are_priced_for_the_same_corpus(folder: Path, whole: dict[str
     back = {row["name"]: row for row in whole["finetune"]["others"]}["gpt-4.1"]
     saved_each = (gpt["dollars"] - ours) / DOCUMENTS
     assert back["documents"] == pytest.approx(100 / saved_each) and whole["finetune"]["assumed"]
-    assert tokens["input_per_document"] == pytest.approx(80 + sample["prompt_tokens_per_document"] - 10), (
-        "no keys in it"
+    assert tokens["input_per_document"] == pytest.approx(80 + sample["prompt_tokens_per_document"] - 6), (
+        "no stubs in it"
     )
     ways = {way["name"]: way["dollars"] for way in whole["ways"]}
     assert ways["gpt-4.1, in batches"] == pytest.approx(dollars / 2) and ways["gpt-4.1"] == pytest.approx(dollars)

@@ -82,7 +82,27 @@ def test_every_row_is_a_line_a_duplicate_or_a_rejection(silver: Callable[..., Re
     assert "Importer Ltd" in rejected[0]["reason"] and rejected[3]["reason"].startswith("Weight: TypeError: ")
     facts = json.loads((folder / "out.summary.json").read_text())
     assert (facts["rows"], facts["labelled"], facts["duplicates"]) == (8, 2, 1)
-    assert facts["attributes"]["Brand"]["respelled"] == 1 and "8 rows = 2 labelled + 1 duplicates" in done.stdout
+    assert facts["attributes"]["Brand"]["respelled"] == 1 and facts["attributes"]["Brand"]["ungrounded"] == 1
+    assert "8 rows = 2 labelled + 1 duplicates" in done.stdout
+
+
+def test_rows_of_one_text_say_together_what_each_says(silver: Callable[..., Result], folder: Path) -> None:
+    rows = [
+        ("Fila RED sneaker", "shoes", "Importer", '{"fit": "slim"}'),
+        ("Fila RED sneaker", "shoes", "FILA", '{"colour": "RED"}'),
+        ("Fila RED sneaker", "shoes", None, '{"colour": "sneaker"}'),
+        ("Fila RED sneaker", "shoes", None, '{"colour": "RED"}'),
+    ]
+    columns = zip(*rows, strict=True)
+    pq.write_table(
+        pa.table(dict(zip(("title", "kind", "maker", "details"), columns, strict=True))), folder / "a.parquet"
+    )
+    assert silver().exit_code == 0
+    (line,) = lines(folder / "out.jsonl")
+    assert line["target_scores"] == {"Brand": {"Fila": 1}, "Fit": {"slim": 1}}
+    assert line["dropped"] == {"Color": {"value": ["RED", "sneaker"], "reason": "contradicted"}}
+    facts = json.loads((folder / "out.summary.json").read_text())
+    assert (facts["labelled"], facts["duplicates"], facts["contradicted"]) == (1, 3, 1)
 
 
 def test_rows_in_error_and_rows_without_a_label_are_told_apart(silver: Callable[..., Result], folder: Path) -> None:

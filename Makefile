@@ -1,12 +1,12 @@
 # make run     install, then the main job over the sample catalog
 # make test    install, then all tests but those marked slow (ARGS="tests/core -k mask" narrows them, ARGS="-m slow" runs
 #              the slow ones)
-# make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 12 minutes
-#              on two busy cores
+# make airflow-test   install Airflow into build/airflow (300 MB), then the tests of its DAG on a real Ray: 4 to 5
+#              minutes on two cores
 # make soak    install, then 2 million rows through a fake decoder while actors and drivers are killed; ARGS="--help" has
 #              its options, docs/reliability.md says more
-# make example-report CATALOG=FOLDER   runs, a benchmark and the cost report of docs/example-report: half an hour on two
-#              quiet cores
+# make example-report CATALOG=FOLDER   runs, a benchmark and the cost report of docs/example-report: about 25
+#              minutes on two quiet cores
 # make lint    ruff, mypy and the import contracts
 # make gpu     on a machine with a CUDA device and a torch built for it, under 8 minutes beside the install: equality with
 #              the oracle, agreement in bfloat16, HPD and AR at the shapes of Qwen3 1.7B and 8B, into out/gpu

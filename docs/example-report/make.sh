@@ -2,7 +2,7 @@
 # The example report beside this file, from real runs: `make example-report CATALOG=catalogs/amazon-2023`.
 #
 # CATALOG: folder with the Parquet files of Amazon Reviews 2023 metadata (docs/example-report/README.md). WORK: where runs
-# and benchmark go; what is there is gone on with, so that an interrupted call is simply repeated. About half an hour on
+# and benchmark go; what is there is gone on with, so that an interrupted call is simply repeated. About 25 minutes on
 # two quiet cores; nothing else should run, or the report tells of that too.
 set -eu
 catalog=${1:?the folder of the catalog is missing}
@@ -11,7 +11,7 @@ here=$(dirname "$0")
 config=conf/amazon-2023.yaml
 # Small units, so that a few minutes measure many: the interval is over units, and below 30 there is none.
 units=units.rows=16
-# What the last step needs is missed now, and not in half an hour.
+# What the last step needs is missed now, and not after 25 minutes.
 python "$here/screenshot.py"
 mkdir -p "$work"
 

@@ -1,9 +1,9 @@
 """An Airflow 3 DAG that runs the job as a KubeRay `RayJob`: a cluster of its own, gone when the job has ended.
 
-Copy it into the DAG folder beside hpd_catalog.py, whose tasks it shares. Needs `kubectl` with rights to RayJobs and
-ConfigMaps in one namespace, KubeRay 1.1 or newer there, and an image with this project installed. It waits as
-hpd_catalog.py does: in the triggerer where one runs (which needs `kubectl` as well), else in the worker. An example:
-its manifest is tested, the DAG with a stand-in for `kubectl`; it was run against no Kubernetes.
+Copy it, hpd_tasks.py and hpd_commands.py into the DAG folder. Needs `kubectl` with rights to RayJobs and ConfigMaps in
+one namespace, KubeRay 1.1 or newer there, and an image with this project installed. It waits as hpd_catalog.py does: in
+the triggerer where one runs (which needs `kubectl` as well), else in the worker. An example: its manifest is tested,
+the DAG with a stand-in for `kubectl`; it was run against no Kubernetes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,8 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError
-from hpd_catalog import (
-    RETRY_DELAY,
-    TIMEOUT,
-    HpdOperator,
-    Params,
-    PlanOperator,
-    located,
-    may_defer,
-    partition_of,
-    plan_command,
-    verify_command,
-    waiting,
-)
+from hpd_commands import Params, located, partition_of, plan_command, verify_command
+from hpd_tasks import RETRY_DELAY, TIMEOUT, HpdOperator, PlanOperator, may_defer, waiting
 
 FOLDER = "/etc/hpd"
 #: What may stand in the command line of the job: KubeRay hands it to a shell.
@@ -40,6 +29,8 @@ _PLAIN = re.compile(r"[\w./:=@%+,*{}-]+")
 #: KubeRay's last states of a job, and the one that is a success.
 COMPLETE, ENDED = "Complete", r"Complete|\w*Failed"
 _POLL_SECONDS = 20.0
+#: For one look, and for which looks may fail one after another: those of the trigger, which may not be there.
+_LOOK_SECONDS, PATIENCE_SECONDS = 60.0, 300.0
 _GONE_SECONDS = 120
 
 
@@ -138,6 +129,10 @@ def _pod(container: str, params: Params, name: str, *, cpus: int, memory: str, g
     return {"spec": spec}
 
 
+class KubectlError(AirflowException):
+    """kubectl failed, or gave no answer in time. The same may succeed later."""
+
+
 class RayJobOperator(BaseOperator):
     """Applies the manifest and waits for the job; killed, it deletes the job and with it the cluster."""
 
@@ -157,7 +152,7 @@ class RayJobOperator(BaseOperator):
             every=_POLL_SECONDS,
             until=time.time() + TIMEOUT.total_seconds(),
         )
-        # Later than the trigger's own end, as in hpd_catalog.py.
+        # Later than the trigger's own end, as in hpd_tasks.py.
         self.defer(trigger=trigger, method_name="ended", timeout=TIMEOUT + timedelta(hours=1))
 
     def ended(self, context: Any, event: Mapping[str, str]) -> Any:
@@ -170,7 +165,7 @@ class RayJobOperator(BaseOperator):
         if state == waiting.TIMED_OUT:
             try:
                 self._kubectl(*stop_words(name, namespace))
-            except AirflowException as error:
+            except KubectlError as error:
                 self.log.warning("RayJob %s may go on: %s", name, error)
             raise AirflowException(f"RayJob {name} took longer than {TIMEOUT}; what it committed stays")
         return self._judge(name, None if state == waiting.GONE else state)
@@ -207,15 +202,23 @@ class RayJobOperator(BaseOperator):
         return name, namespace
 
     def _wait(self, name: str, namespace: str) -> None:
+        """Raises `KubectlError` where no look succeeds for `PATIENCE_SECONDS`; the job goes on then."""
         self._running = stop_words(name, namespace)
-        before = None
+        before, answered = None, time.monotonic()
         while True:
-            status = self._status(name, namespace)
-            if status is None or has_ended(status):
-                return self._judge(name, status)
-            if status != before:
-                self.log.info("RayJob %s: %s", name, status or "not begun")
-                before = status
+            try:
+                status = self._status(name, namespace)
+            except KubectlError as error:
+                if time.monotonic() - answered > PATIENCE_SECONDS:
+                    raise
+                self.log.warning("%s; the job may go on, asking again", error)
+            else:
+                answered = time.monotonic()
+                if status is None or has_ended(status):
+                    return self._judge(name, status)
+                if status != before:
+                    self.log.info("RayJob %s: %s", name, status or "not begun")
+                    before = status
             time.sleep(_POLL_SECONDS)
 
     def _judge(self, name: str, status: str | None) -> None:
@@ -229,13 +232,16 @@ class RayJobOperator(BaseOperator):
 
     def _status(self, name: str, namespace: str) -> str | None:
         """Empty before KubeRay has looked at the job; None where there is no such job."""
-        kind, _, status = self._kubectl(*look_words(name, namespace)).partition(" ")
+        kind, _, status = self._kubectl(*look_words(name, namespace), seconds=_LOOK_SECONDS).partition(" ")
         return status.strip() if kind else None
 
-    def _kubectl(self, *words: str, stdin: str | None = None) -> str:
-        done = subprocess.run(["kubectl", *words], input=stdin, capture_output=True, text=True, timeout=300)
+    def _kubectl(self, *words: str, stdin: str | None = None, seconds: float = 300.0) -> str:
+        try:
+            done = subprocess.run(["kubectl", *words], input=stdin, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(f"kubectl {words[0]} gave no answer for {seconds:g} s") from error
         if done.returncode:
-            raise AirflowException(f"kubectl {words[0]} ended with {done.returncode}: {done.stderr.strip()}")
+            raise KubectlError(f"kubectl {words[0]} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
 

@@ -1,8 +1,8 @@
 """Airflow triggers that wait for a job on a Ray cluster or a RayJob on Kubernetes: hours of waiting hold no worker.
 
 Copy this file into Airflow's plugins folder, where triggerer and workers both find it; the triggerer never looks into a
-DAG folder. hpd_catalog.py and hpd_kuberay.py go without it too, and wait in the worker then. Takes Airflow and the
-standard library; of RayJobs also `kubectl` where the triggerer runs.
+DAG folder. The DAGs go without it too, and wait in the worker then. Takes Airflow and the standard library; of RayJobs
+also `kubectl` where the triggerer runs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import http.client
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -174,21 +176,33 @@ async def _kubectl(words: Sequence[str]) -> str:
     none."""
     try:
         process = await asyncio.create_subprocess_exec(
-            "kubectl", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            "kubectl",
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
     except OSError as error:
         raise RayRefusedError(f"no kubectl where the triggerer runs: {error}") from error
     try:
         out, err = await asyncio.wait_for(process.communicate(), KUBECTL_SECONDS)
     except TimeoutError as error:
+        _kill(process)
+        await process.wait()
         raise RaySilentError(f"kubectl {words[0]} gave no answer for {KUBECTL_SECONDS:g} s") from error
     finally:
-        if process.returncode is None:  # also where the triggerer ends meanwhile
-            process.kill()
+        if process.returncode is None:  # the triggerer ends meanwhile, and waits for nothing
+            _kill(process)
     if process.returncode:
         told = err.decode(errors="replace").strip()
         raise RaySilentError(f"kubectl {words[0]} ended with {process.returncode}: {told}")
     return out.decode(errors="replace")
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Its whole group: a login helper of kubectl's would hold the pipes, and asyncio waits for these too."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask(address: str, job: str, question: str = "", method: str = "GET") -> Any:

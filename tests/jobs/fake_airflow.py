@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 FOLDER = Path(__file__).resolve().parents[2] / "jobs/airflow"
+FILES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 class AirflowException(Exception): ...
@@ -56,6 +58,8 @@ class Param:
 
 class DAG:
     current: DAG | None = None
+    #: Of every `with DAG` that ran, in whichever module: Airflow's DagContext counts them for the file being parsed.
+    registered: ClassVar[list[DAG]] = []
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -67,6 +71,7 @@ class DAG:
 
     def __exit__(self, *error: object) -> None:
         DAG.current = None
+        DAG.registered.append(self)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -113,10 +118,28 @@ def modules() -> dict[str, ModuleType]:
 
 
 def load(name: str) -> ModuleType:
-    """A DAG file of jobs/airflow, parsed now, as the module `name`."""
+    """A file of jobs/airflow, parsed now, as the module `name`."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # by which the other one finds it
+    sys.modules[name] = module  # by which others find it
     spec.loader.exec_module(module)
     return module
+
+
+def found(name: str) -> list[str]:
+    """Ids of the DAGs that Airflow finds in this file of jobs/airflow, each parse being a process of its own there."""
+    for other in FILES:
+        sys.modules.pop(other, None)
+    DAG.registered = []
+    at_top_level = [value for value in vars(load(name)).values() if isinstance(value, DAG)]
+    return sorted({dag.settings["dag_id"] for dag in [*at_top_level, *DAG.registered]})
+
+
+def context(module: ModuleType, **params: Any) -> dict[str, Any]:
+    """Of a task that waits in the worker, unless `deferrable` is given."""
+    return {
+        "params": module.dag.defaults | {"deferrable": False} | params,
+        "logical_date": datetime(2026, 11, 30),
+        "dag_run": None,
+    }

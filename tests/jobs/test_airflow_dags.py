@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,111 +21,54 @@ import typer
 
 from jobs.cli import app
 from tests.jobs import fake_airflow
-from tests.jobs.fake_airflow import AirflowException, AirflowFailException, AirflowSkipException
+from tests.jobs.fake_airflow import AirflowException, AirflowFailException, AirflowSkipException, context
+from tests.jobs.fake_programs import FakeHpd
 
-#: A command `hpd` that does as the file `orders.json` beside it says, {command: [exit code, object]}, and writes down
-#: how it was called. `wait`: until SIGTERM; it writes down each, and when it has ended its job half a second later.
-FAKE = """#!{python}
-import json, pathlib, signal, sys, time
-here = pathlib.Path(__file__).parent
-with open(here / "calls", "a") as calls:
-    calls.write(json.dumps(sys.argv[1:]) + chr(10))
-def ended(*_):
-    with open(here / "terminated", "a") as signals:
-        signals.write("x")
-    time.sleep(0.5)
-    (here / "ended").touch()
-    sys.exit(4)
-signal.signal(signal.SIGTERM, ended)
-orders = json.loads((here / "orders.json").read_text())
-if sys.argv[1] not in orders:
-    sys.exit(2)
-code, facts = orders[sys.argv[1]]
-print("some progress", file=sys.stderr)
-if code == "wait":
-    (here / "waiting").touch()
-    time.sleep(60)
-print("something else on stdout")
-print(json.dumps(facts))
-sys.exit(code)
-"""
 VALIDATED = {"files": 2, "units": 4, "rows": 3600, "rows_left": 3600}
 
 
-class FakeHpd:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "hpd"
-        self.path.write_text(FAKE.format(python=sys.executable))
-        self.path.chmod(0o755)
-        self.orders()
-
-    def orders(self, **commands: tuple[Any, dict]) -> None:
-        (self.folder / "orders.json").write_text(json.dumps(commands))
-
-    def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
-
-    def wait_for(self, name: str) -> None:
-        deadline = time.monotonic() + 60
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline, name
-            time.sleep(0.05)
-
-
-@pytest.fixture
-def hpd(tmp_path: Path) -> FakeHpd:
-    return FakeHpd(tmp_path)
-
-
-@pytest.fixture
-def catalog(hpd: FakeHpd, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    for name, module in fake_airflow.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("HPD_COMMAND", str(hpd.path))
-    monkeypatch.setenv("HPD_RETRY_SECONDS", "7")
-    fake_airflow.load("hpd_ray_trigger")
-    yield fake_airflow.load("hpd_catalog")
-    for name in ("hpd_catalog", "hpd_ray_trigger"):
-        sys.modules.pop(name)
-
-
-@pytest.fixture
-def kuberay(catalog: ModuleType) -> Iterator[ModuleType]:
-    yield fake_airflow.load("hpd_kuberay")
-    sys.modules.pop("hpd_kuberay")
-
-
-def context(module: ModuleType, **params: Any) -> dict[str, Any]:
-    """Of a task that waits in the worker, unless `deferrable` is given."""
-    return {
-        "params": module.dag.defaults | {"deferrable": False} | params,
-        "logical_date": datetime(2026, 11, 30),
-        "dag_run": None,
-    }
-
-
-def test_parsing_takes_airflow_and_the_standard_library_alone(repository: Path) -> None:
-    script = """
-import sys
+#: Parses each file as Airflow does and prints {file: DAGs found in it}. Imports nothing but the standard library, the
+#: stand-in for Airflow and the files named in the arguments.
+PARSE = """
+import json, sys
 from importlib.abc import MetaPathFinder
 class Blocked(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        top = name.partition(".")[0]
-        ours = ("tests", "airflow", "hpd_catalog", "hpd_kuberay")
-        if top not in sys.stdlib_module_names and top not in ours:
+        if name.partition(".")[0] not in (*sys.stdlib_module_names, "tests", "airflow", *sys.argv[1:]):
             raise ImportError(f"{name} is not to be imported")
 sys.meta_path.insert(0, Blocked())
 from tests.jobs import fake_airflow
 sys.modules.update(fake_airflow.modules())
-for name in ("hpd_catalog", "hpd_kuberay"):
-    assert list(fake_airflow.load(name).dag.tasks)
-assert sys.modules["hpd_catalog"].waiting is None  # goes without
-fake_airflow.load("hpd_ray_trigger")
-assert fake_airflow.load("hpd_catalog").waiting is not None
-print("parsed")
+sys.path.append(str(fake_airflow.FOLDER))
+found = {name: fake_airflow.found(name) for name in sys.argv[1:]}
+print(json.dumps([found, sys.modules["hpd_tasks"].waiting is not None]))
 """
-    done = subprocess.run([sys.executable, "-S", "-c", script], cwd=repository, capture_output=True, text=True)
-    assert done.stdout == "parsed\n", done.stderr
+DAG_FOLDER = ["hpd_catalog", "hpd_commands", "hpd_kuberay", "hpd_tasks"]
+
+
+@pytest.mark.parametrize("plugins", [["hpd_ray_trigger"], []], ids=["plugin", "no plugin"])
+def test_parsing_takes_no_package_and_finds_each_dag_in_one_file(repository: Path, plugins: list[str]) -> None:
+    """No torch, no ray, nothing of this project; the plugin may be missing."""
+    assert sorted([*DAG_FOLDER, "hpd_ray_trigger"]) == fake_airflow.FILES
+    files = [*plugins, *DAG_FOLDER]
+    command = [sys.executable, "-S", "-c", PARSE, *files]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    dags = {"hpd_catalog": ["hpd_catalog"], "hpd_kuberay": ["hpd_kuberay"]}
+    assert json.loads(done.stdout) == [{name: dags.get(name, []) for name in files}, bool(plugins)]
+
+
+def test_airflow_looks_for_no_dags_in_what_dags_import() -> None:
+    lines = (fake_airflow.FOLDER / ".airflowignore").read_text().splitlines()
+    ignored = {line.removesuffix(".py") for line in lines if not line.startswith("#")}
+    assert ignored == {"hpd_commands", "hpd_tasks"}
+
+
+def test_the_page_says_which_files_to_copy_where(repository: Path) -> None:
+    page = (repository / "docs/airflow.md").read_text()
+    _, dags, plugins = re.split(r"^- into the (?:DAG folder|plugins folder)", page, maxsplit=2, flags=re.MULTILINE)
+    assert set(re.findall(r"`(hpd_\w+)\.py`", dags)) == set(DAG_FOLDER) and "`.airflowignore`" in dags
+    assert re.findall(r"`(hpd_\w+)\.py`", plugins.partition("\n")[0]) == ["hpd_ray_trigger"]
 
 
 def test_the_dag_is_a_chain_whose_tasks_are_tried_again(catalog: ModuleType, kuberay: ModuleType) -> None:
@@ -145,7 +87,7 @@ def test_the_dag_is_a_chain_whose_tasks_are_tried_again(catalog: ModuleType, kub
         assert module.dag.tasks["extract"].settings["execution_timeout"].total_seconds() == 24 * 3600
 
 
-def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> None:
+def test_the_command_lines_are_options_of_the_command(catalog: ModuleType, commands: ModuleType) -> None:
     params = catalog.dag.defaults | {
         "schema": "/a b/schemas.yaml",
         "limit": 5,
@@ -154,26 +96,26 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
         "rows_per_second": 20.5,
         "report": "/reports/{partition}",
     }
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     made = {
-        "validate": catalog.validate_command(params, "2026-11-30"),
-        "submit": catalog.follow_command(params, "2026-11-30"),
-        "verify": catalog.verify_command(params, "2026-11-30"),
-        "plan": catalog.plan_command(params, "2026-11-30"),
-        "report": catalog.report_command(params, "2026-11-30"),
+        "validate": commands.validate_command(params, "2026-11-30"),
+        "submit": commands.follow_command(params, "2026-11-30"),
+        "verify": commands.verify_command(params, "2026-11-30"),
+        "plan": commands.plan_command(params, "2026-11-30"),
+        "report": commands.report_command(params, "2026-11-30"),
     }
     for name, line in made.items():
         assert line[0].endswith("/hpd") and line[1] == name and "{partition}" not in " ".join(line)
-        commands[name].make_context(name, line[2:])  # raises where an option does not exist
+        known[name].make_context(name, line[2:])  # raises where an option does not exist
     job = ["--config", "/opt/hpd/job.yaml", "--input", "s3://bucket/catalog/date=2026-11-30/"]
     job += ["--output", "s3://bucket/enriched/date=2026-11-30/", "--set", 'schemas.file="/a b/schemas.yaml"']
     job += ["--limit", "5", "--set", "pool.max_size=4"]
     alone = [*job, "--address", "http://127.0.0.1:8265", "--stop-on-interrupt", "--json"]
     assert made["submit"][2:] == [*alone, "--follow", "--every", "30"]
-    assert catalog.submit_command(params, "2026-11-30")[2:] == alone
-    attached = catalog.follow_command(params, "2026-11-30", "hpd-feed-1")
+    assert commands.submit_command(params, "2026-11-30")[2:] == alone
+    attached = commands.follow_command(params, "2026-11-30", "hpd-feed-1")
     assert attached == [*made["submit"], "--attach", "hpd-feed-1"]
-    commands["submit"].make_context("submit", attached[2:])
+    known["submit"].make_context("submit", attached[2:])
     assert made["validate"][2:] == [*job, "--set", "run.ray_address=auto", "--json"]
     assert made["plan"][2:] == [*job, "--set", "run.ray_address=auto", "--json", "--throughput", "20.5"]
     assert made["verify"][2] == "s3://bucket/enriched/date=2026-11-30/" and "--sample" in made["verify"]
@@ -181,13 +123,13 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType) -> No
     assert made["report"][3:] == [*about, "--documents", "1000000", "--output", "/reports/2026-11-30"]
 
 
-def test_the_partition_is_the_parameter_or_the_date_of_the_run(catalog: ModuleType) -> None:
-    assert catalog.partition_of(context(catalog)) == "2026-11-30"
-    assert catalog.partition_of(context(catalog, partition="week-48")) == "week-48"
+def test_the_partition_is_the_parameter_or_the_date_of_the_run(catalog: ModuleType, commands: ModuleType) -> None:
+    assert commands.partition_of(context(catalog)) == "2026-11-30"
+    assert commands.partition_of(context(catalog, partition="week-48")) == "week-48"
     manual = context(catalog) | {"logical_date": None, "dag_run": SimpleNamespace(run_after=datetime(2026, 12, 1))}
-    assert catalog.partition_of(manual) == "2026-12-01"
+    assert commands.partition_of(manual) == "2026-12-01"
     with pytest.raises(AirflowFailException, match="parameter output: is empty"):
-        catalog.located({"input": "x", "output": " "}, "p")
+        commands.located({"input": "x", "output": " "}, "p")
 
 
 @pytest.mark.parametrize(("code", "error"), [(2, AirflowFailException), (3, AirflowFailException)])
@@ -307,90 +249,6 @@ def test_the_report_is_skipped_where_there_is_none(catalog: ModuleType, hpd: Fak
     hpd.orders(report=(0, {}))
     report.execute(context(catalog, report="/r"))
     assert hpd.calls()[-1][0] == "report"
-
-
-def test_the_rayjob_reads_the_job_from_its_config_map(kuberay: ModuleType) -> None:
-    files = {"job.yaml": "text: {template: x}\n", "schemas.yaml": "a: {attributes: [Brand]}\n"}
-    params = kuberay.dag.defaults | {"schema": "/s.yaml", "workers": 3, "secret": "s3-keys"}
-    made = json.loads(json.dumps(kuberay.manifest(params, "2026-11-30", files)))  # kubectl reads it as JSON
-    config, job = made["items"]
-    assert (config["kind"], config["data"]) == ("ConfigMap", files)
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    assert config["metadata"] == job["metadata"]
-    name = job["metadata"]["name"]
-    assert name.startswith("hpd-2026-11-30-") and len(name) <= 47 and name == name.lower()
-    assert job["spec"]["entrypoint"] == (
-        "python -m jobs.extract --config /etc/hpd/job.yaml --set run.ray_address=auto --input "
-        "s3://bucket/catalog/date=2026-11-30/ --output s3://bucket/enriched/date=2026-11-30/ "
-        "--set schemas.file=schemas.yaml"
-    )
-    assert job["spec"]["backoffLimit"] == 0  # Airflow tries again, and KubeRay does not
-    assert job["spec"]["shutdownAfterJobFinishes"] is True and job["spec"]["activeDeadlineSeconds"] == 24 * 3600
-    cluster = job["spec"]["rayClusterSpec"]
-    [group] = cluster["workerGroupSpecs"]
-    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
-    for template, gpus in ((cluster["headGroupSpec"]["template"], None), (group["template"], "1")):
-        [container] = template["spec"]["containers"]
-        assert container["volumeMounts"][0] == {"name": "job", "mountPath": "/etc/hpd", "readOnly": True}
-        assert template["spec"]["volumes"] == [{"name": "job", "configMap": {"name": name}}]
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus
-        assert container["envFrom"] == [{"secretRef": {"name": "s3-keys"}}]
-    arguments = job["spec"]["entrypoint"].split()[3:]
-    typer.main.get_command(app).commands["extract"].make_context("extract", arguments)  # type: ignore[attr-defined]
-
-
-def test_rayjobs_of_other_outputs_have_other_names_and_nothing_is_read_by_a_shell(kuberay: ModuleType) -> None:
-    names = [kuberay.job_name(f"s3://b/{where}", part) for where in ("x", "y") for part in ("2026-11-30", "W 48/ä")]
-    assert len(set(names)) == 4 and all(name.replace("-", "").isalnum() and name.isascii() for name in names)
-    for odd in ("s3://b/a b", "s3://b/$(x)", "s3://b/';x"):
-        with pytest.raises(AirflowFailException, match="does not go into the command line"):
-            kuberay.entrypoint(kuberay.dag.defaults | {"input": odd}, "p")
-
-
-def extracted(kuberay: ModuleType, folder: Path, *states: str) -> list[tuple[str, ...]]:
-    """What kubectl was asked while the RayJob went through `states`, each as kubectl prints it, the first before it is
-    applied. Raises what the task does."""
-    (folder / "job.yaml").write_text("text: {template: x}\n")
-    asked, told = [], iter(states)
-
-    def kubectl(*words: str, stdin: str | None = None) -> str:
-        asked.append(words)
-        return next(told) if words[0] == "get" else ""
-
-    task = kuberay.dag.tasks["extract"]
-    task._kubectl = kubectl
-    task.execute(context(kuberay, config=str(folder / "job.yaml")))
-    return asked
-
-
-def test_a_rayjob_is_waited_for_until_it_has_ended(
-    kuberay: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.0)
-    asked = extracted(kuberay, tmp_path, "", "RayJob ", "RayJob Running", "RayJob Running", "RayJob Complete")
-    assert [words[0] for words in asked] == ["get", "apply", "get", "get", "get", "get"]
-    for state in ("Complete", "Failed", "ValidationFailed"):  # of an earlier try
-        asked = extracted(kuberay, tmp_path, f"RayJob {state}", "RayJob Complete")
-        assert [words[0] for words in asked] == ["get", "delete", "apply", "get"]
-
-
-@pytest.mark.parametrize(
-    ("states", "why"),
-    [
-        (["", "RayJob Failed"], "ended as Failed"),
-        (["", "RayJob ", "RayJob ValidationFailed"], "ended as ValidationFailed"),
-        (["", "RayJob Running", ""], "was deleted while it ran"),
-        (["RayJob Running", ""], "was deleted while it ran"),
-        (["", "RayJob ", ""], "was deleted while it ran"),
-    ],
-)
-def test_a_rayjob_that_failed_or_is_gone_fails_the_task(
-    kuberay: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], why: str
-) -> None:
-    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.0)
-    with pytest.raises(AirflowException, match=rf"RayJob hpd-2026-11-30-\w+ {why}"):
-        extracted(kuberay, tmp_path, *states)
 
 
 def test_airflow_is_pinned_and_installed_again_where_a_pin_changes(repository: Path, tmp_path: Path) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.jobs.fake_airflow import AirflowException, AirflowFailException, TaskDeferred
-from tests.jobs.test_airflow_dags import FakeHpd, catalog, context, hpd, kuberay  # noqa: F401 (fixtures)
+from tests.jobs.fake_airflow import AirflowException, AirflowFailException, TaskDeferred, context
+from tests.jobs.fake_programs import FakeHpd
 
 JOB = "hpd-feed-1"
 
@@ -93,7 +90,7 @@ def fired(module: ModuleType, address: str, seconds: float = 60.0) -> list[dict[
     ],
 )
 def test_the_trigger_fires_once_when_the_job_has_ended(
-    catalog: ModuleType,  # noqa: F811
+    tasks: ModuleType,
     server: JobServer,
     monkeypatch: pytest.MonkeyPatch,
     states: list[str | int],
@@ -101,31 +98,31 @@ def test_the_trigger_fires_once_when_the_job_has_ended(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     server.states = list(states)
-    assert fired(catalog.waiting, server.address) == [{"job": JOB, "address": server.address, "state": state}]
+    assert fired(tasks.waiting, server.address) == [{"job": JOB, "address": server.address, "state": state}]
     assert server.asked == [("GET", f"/api/jobs/{JOB}", "Bearer secret")] * len(states)
 
 
 def test_the_wait_is_bounded_with_a_job_that_runs_and_with_a_cluster_that_is_silent(
-    catalog: ModuleType,  # noqa: F811
+    tasks: ModuleType,
     server: JobServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server.states = ["RUNNING"]
-    [event] = fired(catalog.waiting, server.address, seconds=0.2)
+    [event] = fired(tasks.waiting, server.address, seconds=0.2)
     assert event["state"] == "TIMED_OUT" and len(server.asked) > 2
-    monkeypatch.setattr(catalog.waiting, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(tasks.waiting, "PATIENCE_SECONDS", 0.1)
     server.states = [500]
-    assert fired(catalog.waiting, server.address)[0]["state"] == "SILENT"
-    assert fired(catalog.waiting, "http://127.0.0.1:1")[0]["state"] == "SILENT"
+    assert fired(tasks.waiting, server.address)[0]["state"] == "SILENT"
+    assert fired(tasks.waiting, "http://127.0.0.1:1")[0]["state"] == "SILENT"
 
 
-def test_killing_the_deferred_task_stops_the_job(catalog: ModuleType, server: JobServer) -> None:  # noqa: F811
-    trigger = catalog.waiting.RayJobTrigger(address=server.address, job=JOB, every=1, until=0)
+def test_killing_the_deferred_task_stops_the_job(tasks: ModuleType, server: JobServer) -> None:
+    trigger = tasks.waiting.RayJobTrigger(address=server.address, job=JOB, every=1, until=0)
     asyncio.run(trigger.on_kill())
     assert server.asked == [("POST", f"/api/jobs/{JOB}/stop", None)]
 
 
-def deferred(catalog: ModuleType, hpd: FakeHpd, server: JobServer) -> tuple[Any, TaskDeferred]:  # noqa: F811
+def deferred(catalog: ModuleType, hpd: FakeHpd, server: JobServer) -> tuple[Any, TaskDeferred]:
     """The task extract and how it deferred itself."""
     hpd.orders(submit=(0, {"submission_id": JOB, "address": server.address}))
     task = catalog.dag.tasks["extract"]
@@ -135,8 +132,8 @@ def deferred(catalog: ModuleType, hpd: FakeHpd, server: JobServer) -> tuple[Any,
 
 
 def test_the_task_submits_defers_and_is_judged_by_the_manifest(
-    catalog: ModuleType,  # noqa: F811
-    hpd: FakeHpd,  # noqa: F811
+    catalog: ModuleType,
+    hpd: FakeHpd,
     server: JobServer,
 ) -> None:
     task, wait = deferred(catalog, hpd, server)
@@ -154,7 +151,7 @@ def test_the_task_submits_defers_and_is_judged_by_the_manifest(
         task.resume_execution(wait.method_name, {"event": event}, context(catalog))
 
 
-def test_a_job_that_takes_too_long_is_stopped(catalog: ModuleType, hpd: FakeHpd, server: JobServer) -> None:  # noqa: F811
+def test_a_job_that_takes_too_long_is_stopped(catalog: ModuleType, hpd: FakeHpd, server: JobServer) -> None:
     task, wait = deferred(catalog, hpd, server)
     event = {"job": JOB, "address": server.address, "state": "TIMED_OUT"}
     for address, asked in ((server.address, [("POST", f"/api/jobs/{JOB}/stop", None)]), ("http://127.0.0.1:1", [])):
@@ -165,8 +162,8 @@ def test_a_job_that_takes_too_long_is_stopped(catalog: ModuleType, hpd: FakeHpd,
 
 
 def test_a_triggerer_that_does_not_find_the_trigger_leaves_the_wait_to_the_worker(
-    catalog: ModuleType,  # noqa: F811
-    hpd: FakeHpd,  # noqa: F811
+    catalog: ModuleType,
+    hpd: FakeHpd,
     server: JobServer,
 ) -> None:
     task, _ = deferred(catalog, hpd, server)
@@ -177,7 +174,7 @@ def test_a_triggerer_that_does_not_find_the_trigger_leaves_the_wait_to_the_worke
 
 
 def test_the_wait_is_in_the_triggerer_where_one_runs(
-    catalog: ModuleType,  # noqa: F811
+    tasks: ModuleType,
     server: JobServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,161 +183,14 @@ def test_the_wait_is_in_the_triggerer_where_one_runs(
     conf.values = {("core", "execution_api_server_url"): f"{server.address}/execution/"}
     for status, there in (("healthy", True), ("unhealthy", False), (None, False)):
         server.triggerer = status
-        assert catalog.may_defer(None) is there
-    assert catalog.may_defer(True) is True and catalog.may_defer(False) is False
+        assert tasks.may_defer(None) is there
+    assert tasks.may_defer(True) is True and tasks.may_defer(False) is False
     conf.values = {("api", "base_url"): server.address}
     server.triggerer = "healthy"
-    assert catalog.may_defer(None) is True
+    assert tasks.may_defer(None) is True
     conf.values = {("api", "base_url"): "http://127.0.0.1:1"}
-    assert catalog.may_defer(None) is False
-    monkeypatch.setattr(catalog, "waiting", None)
-    assert catalog.may_defer(None) is False
+    assert tasks.may_defer(None) is False
+    monkeypatch.setattr(tasks, "waiting", None)
+    assert tasks.may_defer(None) is False
     with pytest.raises(AirflowFailException, match=r"hpd_ray_trigger\.py in Airflow's plugins folder"):
-        catalog.may_defer(True)
-
-
-#: A `kubectl` that writes down its words, and of each `get` prints the next line of `states`, the last one for ever. A
-#: line of digits is the code that it ends with instead.
-KUBECTL = """#!{python}
-import json, pathlib, sys
-here = pathlib.Path(__file__).parent
-with open(here / "asked", "a") as asked:
-    asked.write(json.dumps(sys.argv[1:]) + chr(10))
-if sys.argv[1] == "get":
-    states = (here / "states").read_text().split(chr(10))
-    (here / "states").write_text(chr(10).join(states[1:] or states))
-    if states[0].isdigit():
-        sys.exit(f"no answer {{states[0]}}")
-    print(states[0], end="")
-"""
-
-
-class FakeKubectl:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "kubectl").write_text(KUBECTL.format(python=sys.executable))
-        (folder / "kubectl").chmod(0o755)
-
-    def states(self, *states: str) -> None:
-        (self.folder / "states").write_text("\n".join(states))
-        (self.folder / "asked").write_text("")
-
-    def asked(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.folder / "asked").read_text().splitlines()]
-
-
-@pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
-    folder = tmp_path / "path"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return FakeKubectl(folder)
-
-
-def applied(kuberay: ModuleType, kubectl: FakeKubectl, folder: Path) -> tuple[Any, dict[str, Any], TaskDeferred]:  # noqa: F811
-    """The task extract of the other DAG, its context, and how it deferred itself."""
-    (folder / "job.yaml").write_text("text: {template: x}\n")
-    about = context(kuberay, config=str(folder / "job.yaml"), deferrable=True)
-    task = kuberay.dag.tasks["extract"]
-    kubectl.states("")
-    with pytest.raises(TaskDeferred) as caught:
-        task.execute(about)
-    assert [words[0] for words in kubectl.asked()] == ["get", "apply"]
-    return task, about, caught.value
-
-
-def woken(module: ModuleType, wait: TaskDeferred, seconds: float = 60.0) -> str:
-    """State that the trigger of a RayJob fires with, made again of what it would be stored as."""
-    path, facts = wait.trigger.serialize()
-    assert path == "hpd_ray_trigger.KubernetesTrigger" and facts == json.loads(json.dumps(facts))
-    trigger = module.waiting.KubernetesTrigger(**facts | {"every": 0.01, "until": time.time() + seconds})
-
-    async def run() -> list[Any]:
-        return [event.payload async for event in trigger.run()]
-
-    [payload] = asyncio.run(run())
-    return str(payload["state"])
-
-
-@pytest.mark.parametrize(
-    ("states", "state", "error"),
-    [
-        (["RayJob ", "RayJob Running", "RayJob Complete"], "Complete", None),
-        (["RayJob Running", "1", "RayJob Complete"], "Complete", None),
-        (["RayJob Running", "RayJob Failed"], "Failed", "ended as Failed"),
-        (["RayJob ValidationFailed"], "ValidationFailed", "ended as ValidationFailed"),
-        (["RayJob Running", ""], "GONE", "was deleted while it ran"),
-    ],
-)
-def test_a_rayjob_is_waited_for_in_the_triggerer(
-    kuberay: ModuleType,  # noqa: F811
-    kubectl: FakeKubectl,
-    tmp_path: Path,
-    states: list[str],
-    state: str,
-    error: str | None,
-) -> None:
-    task, about, wait = applied(kuberay, kubectl, tmp_path)
-    assert 23.9 * 3600 < wait.trigger.until - time.time() <= 24 * 3600 < wait.timeout.total_seconds()
-    kubectl.states(*states)
-    assert woken(kuberay, wait) == state
-    assert [words[:2] for words in kubectl.asked()] == [["get", "rayjob"]] * len(states)
-    event = {"event": {"state": state}}
-    if error is None:
-        assert task.resume_execution(wait.method_name, event, about) is None
-    else:
-        with pytest.raises(AirflowException, match=rf"RayJob hpd-2026-11-30-\w+ {error}"):
-            task.resume_execution(wait.method_name, event, about)
-
-
-def test_a_rayjob_that_the_triggerer_cannot_see_is_waited_for_in_the_worker(
-    kuberay: ModuleType,  # noqa: F811
-    kubectl: FakeKubectl,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.01)
-    task, about, wait = applied(kuberay, kubectl, tmp_path)
-    monkeypatch.setattr(kuberay.waiting, "PATIENCE_SECONDS", 0.1)
-    kubectl.states("1")
-    assert woken(kuberay, wait) == "SILENT"
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("PATH", str(tmp_path / "empty"))
-        assert woken(kuberay, wait) == "REFUSED"
-    for method, facts in (
-        (wait.method_name, {"event": {"state": "SILENT"}}),
-        (wait.method_name, {"event": {"state": "REFUSED"}}),
-        ("__fail__", {"error": "No module named 'hpd_ray_trigger'"}),
-    ):
-        kubectl.states("RayJob Running", "RayJob Complete")
-        task.resume_execution(method, facts, about)
-        assert [words[0] for words in kubectl.asked()] == ["get", "get"]  # nothing is applied again
-
-
-def test_a_rayjob_that_takes_too_long_or_is_killed_is_deleted(
-    kuberay: ModuleType,  # noqa: F811
-    kubectl: FakeKubectl,
-    tmp_path: Path,
-) -> None:
-    task, about, wait = applied(kuberay, kubectl, tmp_path)
-    name = kuberay.job_name(about["params"]["output"], "2026-11-30")
-    kubectl.states("RayJob Running")
-    assert woken(kuberay, wait, seconds=0.2) == "TIMED_OUT"
-    kubectl.states("RayJob Running")
-    with pytest.raises(AirflowException, match=f"RayJob {name} took longer than 1 day, 0:00:00; what it committed"):
-        task.resume_execution(wait.method_name, {"event": {"state": "TIMED_OUT"}}, about)
-    asyncio.run(wait.trigger.on_kill())
-    assert [words[:3] for words in kubectl.asked()] == [["delete", "rayjob", name]] * 2
-
-
-def test_a_rayjob_is_waited_for_in_the_worker_where_nobody_else_does(
-    kuberay: ModuleType,  # noqa: F811
-    kubectl: FakeKubectl,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.01)
-    (tmp_path / "job.yaml").write_text("text: {template: x}\n")
-    kubectl.states("", "RayJob Running", "RayJob Complete")
-    kuberay.dag.tasks["extract"].execute(context(kuberay, config=str(tmp_path / "job.yaml"), deferrable=False))
-    assert [words[0] for words in kubectl.asked()] == ["get", "apply", "get", "get"]
+        tasks.may_defer(True)

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from jobs.cli import app
-from tests.jobs.written import anchors, blocks, links
+from tests.jobs.written import Block, anchors, blocks, links
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
@@ -55,6 +55,30 @@ def test_make_has_the_targets_that_the_docs_name() -> None:
     assert {words[0] for _, words in lines("make")} <= targets
     told = {name for page in PAGES for name in re.findall(r"`make ([\w-]+)", page.read_text(encoding="utf-8"))}
     assert told and told <= targets
+
+
+def test_a_command_with_a_stray_quote_is_no_prose() -> None:
+    assert Block("", "the reader's rows\nmake run # it's short\n").commands == [["make", "run"]]
+    for line in ("hpd extract --set 'a=b", "make test ARGS='-k x"):
+        with pytest.raises(ValueError, match=f"No closing quotation in the command line: {line}"):
+            _ = Block("", f"{line}\n").commands
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("airflow-test", ["docs/airflow.md", "tests/e2e/test_airflow.py"]),
+        ("example-report", ["docs/example-report/README.md", "docs/example-report/make.sh"]),
+        ("gpu", ["docs/performance.md", "jobs/timing/gpu.py"]),
+    ],
+)
+def test_the_makefile_and_the_pages_tell_the_same_minutes(target: str, told: list[str]) -> None:
+    about = re.search(rf"^# make {target} .*?(?=^# make |^#$)", (REPOSITORY / "Makefile").read_text(), re.M | re.S)
+    assert about is not None
+    [minutes] = re.findall(r"((?:about|under|\d+ to) \d+ minutes)", " ".join(about[0].replace("#", "").split()))
+    for name in told:
+        text = " ".join((REPOSITORY / name).read_text(encoding="utf-8").replace("#", "").split())
+        assert minutes in text.replace("Under", "under").replace("About", "about"), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())

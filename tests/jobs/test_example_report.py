@@ -55,7 +55,7 @@ def test_the_script_runs_commands_that_exist(repository: Path, tmp_path: Path, m
         return [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
 
     checked, *made = calls()
-    assert checked == ["python", "docs/example-report/screenshot.py"]  # before half an hour of work
+    assert checked == ["python", "docs/example-report/screenshot.py"]  # before 25 minutes of work
     assert [call[1] for call in made[:-1]] == ["plan", "extract", "extract", "extract", "benchmark", "report"]
     monkeypatch.chdir(repository)  # where the configuration is
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -20,7 +20,10 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """Words of its lines, without comments; a backslash continues a line."""
+        """Words of its lines, without comments; a backslash continues a line.
+
+        Raises `ValueError` for a line that begins with `hpd` or `make` and that no shell could read.
+        """
         if self.language not in ("", "sh"):
             return []
         lines = self.text.replace("\\\n", " ").splitlines()
@@ -48,5 +51,7 @@ def anchors(page: Path) -> set[str]:
 def _words(line: str) -> list[str]:
     try:
         return shlex.split(line, comments=True)
-    except ValueError:  # prose with an apostrophe: what a command printed
-        return []
+    except ValueError as error:
+        if line.split()[0] in ("hpd", "make"):
+            raise ValueError(f"{error} in the command line: {line}") from error
+        return []  # prose with an apostrophe: what a command printed

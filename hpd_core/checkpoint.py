@@ -58,13 +58,13 @@ def check_complete(where: str, missing: Iterable[str], misshapen: Iterable[tuple
 
     misshapen: name, shape that is stored, shape that the configuration makes of it.
     """
-    wrong = [f"{name} is {list(stored)}, and config.json makes it {list(made)}" for name, stored, made in misshapen]
+    wrong = [f"{name} is {list(stored)}, its configuration makes it {list(made)}" for name, stored, made in misshapen]
     if lacking := sorted(missing):
         raise ModelNotFoundError(
-            f"{where}: {len(lacking)} of the weights that its config.json asks for are not there: {_some(lacking)}"
+            f"{where}: {len(lacking)} of the weights that its configuration asks for are not there: {_some(lacking)}"
         )
     if wrong:
-        raise ModelNotFoundError(f"{where}: its weights do not fit its config.json: {_some(sorted(wrong))}")
+        raise ModelNotFoundError(f"{where}: its weights do not fit its configuration: {_some(sorted(wrong))}")
 
 
 def check_adapter(name: str, folder: Path) -> None:

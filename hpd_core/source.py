@@ -103,6 +103,7 @@ def identity(spec: ModelSpec) -> str:
 def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
     """Finds the files of `spec`; raises ModelNotFoundError that says how to get them, UnsupportedModelError, or what
     `as_directory` raises. weights: False where configuration and tokenizer are enough."""
+    _check_adapter(spec)
     code = {"trust_remote_code": spec.trust_remote_code}  # said, or transformers asks a terminal that nobody reads
     if object_store.is_remote(spec.source):
         fetched = object_store.as_directory(spec.source, weights=weights)
@@ -120,6 +121,7 @@ def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
 def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None) -> None:
     """Raises what `locate` would raise on this machine, without converting or downloading anything, and SettingsError
     where so many copies of the weights need more than `free` bytes; None leaves that out."""
+    _check_adapter(spec)
     if object_store.is_remote(spec.source):
         object_store.check(spec.source)
         return
@@ -135,13 +137,16 @@ def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None)
         checkpoint.check_memory(spec.name, count, dtype, free, where="this machine", copies=copies)
 
 
-def _found(spec: ModelSpec) -> Path:
-    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing,
-    UnsupportedModelError where a directory's configuration says that it cannot be decoded, and what `check_adapter`
-    raises."""
-    path = check_present(spec)
+def _check_adapter(spec: ModelSpec) -> None:
+    """Wherever the weights of the base lie: peft would read pickled ones in place of safetensors."""
     if spec.adapter:
         checkpoint.check_adapter(spec.name, recipe.folder_of(spec.adapter))
+
+
+def _found(spec: ModelSpec) -> Path:
+    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing, and
+    UnsupportedModelError where a directory's configuration says that it cannot be decoded."""
+    path = check_present(spec)
     if path.is_dir():
         checkpoint.check_directory(spec.name, path)
     elif path.suffix != ".gguf" and (
@@ -191,6 +196,9 @@ def explained(files: ModelFiles, what: str) -> Iterator[None]:
     where the hub does not answer, SettingsError, UnsupportedModelError. what: is read of them."""
     try:
         yield
+    # Ours are kinds of OSError and ValueError, too, and say already what is wrong.
+    except (ModelNotFoundError, SettingsError, UnsupportedModelError, MemoryError):
+        raise
     except OSError as error:
         if is_passing(error):
             raise ModelUnavailableError(f"model {files.path}: {_first_line(error)}") from error
@@ -204,8 +212,6 @@ def explained(files: ModelFiles, what: str) -> Iterator[None]:
         if "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(f"model {files.path}: {_first_line(error)}") from error
         raise _unusable(files, what, error) from error
-    except (SettingsError, UnsupportedModelError, MemoryError):
-        raise
     except Exception as error:  # broken files, values of another type, missing packages: all kinds of them
         if "out of memory" in str(error):
             raise
@@ -254,10 +260,12 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def check_vocabulary(files: ModelFiles, config: Any, tokenizer: Any) -> None:
-    """Raises SettingsError where texts can hold ids that the model has no embedding of. Added tokens do not count: no
-    text is encoded to one (Gemma 3 has one too many, for images)."""
-    size, added = config.get_text_config().vocab_size, tokenizer.get_added_vocab()
-    outside = [(i, token) for token, i in tokenizer.get_vocab().items() if i >= size and token not in added]
+    """Raises SettingsError where a prompt can hold ids that the model has no embedding of. Special tokens that its
+    template does not write do not count: texts are encoded without them (Gemma 3 has one too many, for images)."""
+    size, template = config.get_text_config().vocab_size, tokenizer.chat_template or ""
+    special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}
+    unwritten = {token for token in special if token not in template and token != tokenizer.bos_token}
+    outside = [(i, token) for token, i in tokenizer.get_vocab().items() if i >= size and token not in unwritten]
     if outside:
         last, token = max(outside)
         raise SettingsError(

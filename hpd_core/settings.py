@@ -310,6 +310,22 @@ def _decided(name: str, value: int | Auto) -> int:
     return value
 
 
+#: Decode settings that no answer depends on.
+INDIFFERENT = ("prefix_cache_mib", "cuda_graphs")
+#: {part: {key that is younger than the first outputs: value at which it is left out}}: their fingerprints stay.
+_YOUNGER: Mapping[str, Mapping[str, Any]] = {
+    "model": {"long_context": False, "quantization": Quantization.NONE},
+    "settings": {
+        "grounding": Grounding.OFF,
+        "kv_mib": None,
+        "closed_values": ClosedValues.FREE,
+        "absent_margin": 0.0,
+        "document_block": 1,
+        "draft_tokens": 0,
+    },
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Everything that decides a decoder's answers, small enough to send to every worker.
@@ -339,31 +355,20 @@ class DecoderSpec:
             facts["confidence"] = self.confidence.facts()
         for key in ("name", "install", "template", "notice"):
             facts["model"].pop(key)
-        if not self.model.long_context:  # as before there was any: old outputs can be resumed
-            facts["model"].pop("long_context")
-        if self.model.quantization is Quantization.NONE:  # likewise
-            facts["model"].pop("quantization")
         from hpd_core import recipe, source  # they build on this file
 
         # Where weights and adapters lie does not decide answers, what is in them does.
         facts["model"]["source"] = source.identity(self.model)
         if self.model.adapter:
             facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
-        for key in ("prefix_cache_mib", "cuda_graphs"):
+        for key in INDIFFERENT:
             facts["settings"].pop(key)
-        if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
-            facts["settings"].pop("grounding")
-        if self.settings.kv_mib is None:  # likewise
-            facts["settings"].pop("kv_mib")
-        if self.settings.closed_values is ClosedValues.FREE:
-            facts["settings"].pop("closed_values")
-        if not self.settings.absent_margin:
-            facts["settings"].pop("absent_margin")
-        if self.settings.document_block == 1:
-            facts["settings"].pop("document_block")
         if not self.settings.draft_tokens:
-            facts["settings"].pop("draft_tokens")
             facts["settings"].pop("draft_rows")
+        for part, younger in _YOUNGER.items():
+            facts[part] = {
+                key: value for key, value in facts[part].items() if key not in younger or value != younger[key]
+            }
         return facts
 
 

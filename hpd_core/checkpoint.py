@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import supported
+from hpd_core.model_spec import Quantization
 from hpd_core.quantization import KINDS, stored_as
-from hpd_core.settings import Quantization, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpd_core import checkpoint, gguf, object_store, recipe, supported
-from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
-from hpd_core.passing import is_passing
-from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
-from hpd_core.supported import UnsupportedModelError
+from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.explained import explained
+from hpd_core.model_spec import ModelSpec
+from hpd_core.settings import SettingsError, did_you_mean
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
 #: anybody's configuration files.
@@ -173,7 +171,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
     from transformers import AutoTokenizer
 
-    with explained(files, "tokenizer"):
+    with explained(files.path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
     if not tokenizer.is_fast:
         raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
@@ -186,57 +184,8 @@ def load_config(files: ModelFiles) -> Any:
     know."""
     from transformers import AutoConfig
 
-    with explained(files, "configuration"):
+    with explained(files.path, "configuration"):
         return AutoConfig.from_pretrained(files.path, **files.arguments)
-
-
-@contextmanager
-def explained(files: ModelFiles, what: str) -> Iterator[None]:
-    """What transformers raises over a model's files, in words of the model: ModelNotFoundError, ModelUnavailableError
-    where the hub does not answer, SettingsError, UnsupportedModelError. what: is read of them."""
-    try:
-        yield
-    # Ours are kinds of OSError and ValueError, too, and say already what is wrong.
-    except (ModelNotFoundError, SettingsError, UnsupportedModelError, MemoryError):
-        raise
-    except OSError as error:
-        if is_passing(error):
-            raise ModelUnavailableError(f"model {files.path}: {_first_line(error)}") from error
-        token = "" if Path(files.path).is_dir() else "; a gated or private model needs a token in HF_TOKEN"
-        raise ModelNotFoundError(f"model {files.path}: {_first_line(error)}{token}") from error
-    except (ValueError, KeyError) as error:
-        if "trust_remote_code" in str(error):
-            raise SettingsError(
-                f"model {files.path} brings code of its own, which runs only if you trust it: trust_remote_code: true"
-            ) from error
-        if "does not recognize this architecture" in str(error):
-            raise UnsupportedModelError(f"model {files.path}: {_first_line(error)}") from error
-        raise _unusable(files, what, error) from error
-    except Exception as error:  # broken files, values of another type, missing packages: all kinds of them
-        if "out of memory" in str(error):
-            raise
-        raise _unusable(files, what, error) from error
-
-
-def _unusable(files: ModelFiles, what: str, error: Exception) -> SettingsError:
-    """Names the JSON files that hold none, which whoever reads several of them does not."""
-    broken = [path.name for path in sorted(Path(files.path).glob("*.json")) if not _is_json(path)]
-    where = f" ({', '.join(broken)} {'holds' if len(broken) == 1 else 'hold'} no JSON)" if broken else ""
-    return SettingsError(
-        f"model {files.path}: its {what} cannot be used{where}: {type(error).__name__}: {' '.join(str(error).split())}"
-    )
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
@@ -249,7 +198,7 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
     ids: set[int] = set()
     sources = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
     try:
-        with explained(files, "generation_config.json"):
+        with explained(files.path, "generation_config.json"):
             sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
     except ModelNotFoundError:  # most base models ship none
         if (Path(files.path) / "generation_config.json").is_file():

@@ -20,8 +20,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpd_core.confidence import ConfidenceSettings
+from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import Attribute
-from hpd_core.settings import INDIFFERENT, DecodeSettings, ModelSpec, PromptTemplate
+from hpd_core.settings import INDIFFERENT, DecodeSettings
+from hpd_core.template import PromptTemplate
 from pipeline import config
 from pipeline.job import JobSpec, OutputOptions, Pool, UnitCaps
 

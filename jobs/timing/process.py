@@ -12,10 +12,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import PromptError
 from hpd_core.schema import Document
-from hpd_core.settings import DecoderSpec, ModelSpec, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.sizing import free_memory
+from hpd_core.spec import DecoderSpec
 from hpd_core.supported import UnsupportedModelError
 from jobs.timing.engines import Engine
 from jobs.timing.work import Order

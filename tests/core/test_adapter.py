@@ -16,11 +16,14 @@ from hpd_core.checkpoint import ADAPTER_CONFIG as CONFIG
 from hpd_core.checkpoint import ModelNotFoundError
 from hpd_core.extractor import HyperParallelDecoder, ModelNotice
 from hpd_core.model import Model
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from hpd_core.supported import UnsupportedModelError
+from hpd_core.template import PromptTemplate
 from tests.core.tiny_folder import write_tiny_model
 
 SETTINGS = DecodeSettings(max_value_tokens=9)

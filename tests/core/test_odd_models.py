@@ -16,11 +16,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hpd_core import DecodeSettings, ModelSpec, recipe, source, supported
 from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.explained import explained
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import Prompting, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 from tests.core.tiny_folder import write_tiny_model
 
@@ -138,14 +140,13 @@ class TestConfigurations:
             encoder_of(folder)
 
     def test_what_is_refused_in_words_of_its_own_is_told_in_no_others(self, folder):
-        files = source.ModelFiles(str(folder), {})
         for error in (
             ModelNotFoundError("gone"),
             SettingsError("wrong"),
             UnsupportedModelError("another"),
             MemoryError(),
         ):
-            with pytest.raises(type(error)) as caught, source.explained(files, "weights"):
+            with pytest.raises(type(error)) as caught, explained(str(folder), "weights"):
                 raise error
             assert caught.value is error
 

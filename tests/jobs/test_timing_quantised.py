@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hpd_core.settings import DecoderSpec, ModelSpec, SettingsError
+from hpd_core.model_spec import ModelSpec
+from hpd_core.settings import SettingsError
+from hpd_core.spec import DecoderSpec
 from jobs.scores.dataset import BenchmarkRow
 from jobs.timing import quantised
 from jobs.timing.process import EngineFailed, Kind, Worker

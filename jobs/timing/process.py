@@ -72,7 +72,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TryWeights:
     """The order of the process that decodes documents with weights of one kind, see `quantised.tried`.
 
     seconds: of decoding, about.
@@ -84,7 +84,7 @@ class Kind:
     seconds: float
 
 
-_Order = Order | Roof | Probe | ExportWeights | Loop | Kind
+_Order = Order | Roof | Probe | ExportWeights | Loop | TryWeights
 
 
 class Worker:
@@ -178,7 +178,7 @@ def _prepared(order: _Order, opened: ExitStack) -> tuple[dict[str, Callable[[], 
 
         loop = BareLoop(order)
         return {name: partial(loop.run, name) for name in order.units}, None
-    if isinstance(order, Kind):
+    if isinstance(order, TryWeights):
         from jobs.timing.quantised import tried
 
         return {"trial": lambda: tried(order)}, None

@@ -24,7 +24,7 @@ from jobs.options import decoder_spec
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.predictions import prediction
 from jobs.scores.quality import assess
-from jobs.timing.process import EngineFailed, Kind, Worker
+from jobs.timing.process import EngineFailed, TryWeights, Worker
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
 
@@ -76,7 +76,7 @@ class Trial:
     machine: str
 
 
-def tried(order: Kind) -> Trial:
+def tried(order: TryWeights) -> Trial:
     """Runs in a process of its own."""
     import torch
 
@@ -219,7 +219,7 @@ def run(
         # The first has twice the time: the others are compared with what it came to.
         own = seconds * (1 + (not first))
         try:
-            found = trial(Kind(spec, threads, documents, own), own + START_SECONDS)
+            found = trial(TryWeights(spec, threads, documents, own), own + START_SECONDS)
         except (EngineFailed, JobError) as error:
             if first is None:
                 raise JobError(f"{kind}: {error}") from error
@@ -242,7 +242,7 @@ def run(
     }
 
 
-def trial(order: Kind, seconds: float) -> Trial:
+def trial(order: TryWeights, seconds: float) -> Trial:
     """`tried` in a process of its own, which is ended after so many seconds. Raises EngineFailed or JobError."""
     worker = Worker(order)
     try:

@@ -16,7 +16,7 @@ from hpd_core.settings import SettingsError
 from hpd_core.spec import DecoderSpec
 from jobs.scores.dataset import BenchmarkRow
 from jobs.timing import quantised
-from jobs.timing.process import EngineFailed, Kind, Worker
+from jobs.timing.process import EngineFailed, TryWeights, Worker
 from pipeline.job import JobError
 from pipeline.models import DEFAULT_MODEL
 from tests.core.tiny_folder import write_tiny_model
@@ -127,9 +127,8 @@ def test_kinds_are_compared_over_the_rows_that_both_came_to(slow: float, fast: f
 
 
 def test_a_process_that_does_not_answer_is_stopped() -> None:
-    worker = Worker(
-        Kind(DecoderSpec(ModelSpec("x")), 1, (), 9.0)
-    )  # which has to import torch before it can say anything
+    # It has to import torch before it can say anything.
+    worker = Worker(TryWeights(DecoderSpec(ModelSpec("x")), 1, (), 9.0))
     with pytest.raises(EngineFailed, match=r"stopped after 0\.05 s without an answer"):
         worker.ask("trial", 0.05)
     assert not worker._process.is_alive()

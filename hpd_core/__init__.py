@@ -2,8 +2,11 @@
 
 import logging
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, Layout, ModelSpec, PromptTemplate, Visibility
+from hpd_core.settings import DecodeSettings, Grounding, Layout, Visibility
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate
 
 __all__ = [
     "Attribute",

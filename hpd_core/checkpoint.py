@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import supported
+from hpd_core.model_spec import Quantization
 from hpd_core.quantization import KINDS, stored_as
-from hpd_core.settings import Quantization, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -58,13 +59,13 @@ def check_complete(where: str, missing: Iterable[str], misshapen: Iterable[tuple
 
     misshapen: name, shape that is stored, shape that the configuration makes of it.
     """
-    wrong = [f"{name} is {list(stored)}, and config.json makes it {list(made)}" for name, stored, made in misshapen]
+    wrong = [f"{name} is {list(stored)}, its configuration makes it {list(made)}" for name, stored, made in misshapen]
     if lacking := sorted(missing):
         raise ModelNotFoundError(
-            f"{where}: {len(lacking)} of the weights that its config.json asks for are not there: {_some(lacking)}"
+            f"{where}: {len(lacking)} of the weights that its configuration asks for are not there: {_some(lacking)}"
         )
     if wrong:
-        raise ModelNotFoundError(f"{where}: its weights do not fit its config.json: {_some(sorted(wrong))}")
+        raise ModelNotFoundError(f"{where}: its weights do not fit its configuration: {_some(sorted(wrong))}")
 
 
 def check_adapter(name: str, folder: Path) -> None:

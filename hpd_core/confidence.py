@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import recipe
+from hpd_core.model_spec import ModelSpec
 from hpd_core.reading import ValueStatus
 from hpd_core.rows import Row, Value
-from hpd_core.settings import DecoderSpec, Grounding, ModelSpec, SettingsError, did_you_mean, fingerprint
+from hpd_core.settings import Grounding, SettingsError, did_you_mean
+from hpd_core.spec import DecoderSpec, fingerprint
 
 FILE = recipe.CALIBRATION
 AUTO = "auto"

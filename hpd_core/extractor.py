@@ -15,13 +15,16 @@ from hpd_core.confidence import ConfidenceRule, ConfidenceSettings, with_confide
 from hpd_core.decode import Decoder
 from hpd_core.grounding import SourceText
 from hpd_core.model import Model
+from hpd_core.model_spec import ModelSpec
 from hpd_core.probe import measure_loaded
 from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.reading import Reading, ValueStatus, read
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema, SchemaError
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, PromptTemplate
+from hpd_core.settings import DecodeSettings, Grounding
 from hpd_core.slots import SlotTokens
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate
 
 log = logging.getLogger(__name__)
 

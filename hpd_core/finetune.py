@@ -21,7 +21,8 @@ from torch import Tensor
 
 from hpd_core.lessons import Lesson
 from hpd_core.peers import Alone, Peers
-from hpd_core.settings import Layout, SettingsError, Visibility, fingerprint
+from hpd_core.settings import Layout, SettingsError, Visibility
+from hpd_core.spec import fingerprint
 from hpd_core.training import make_batch, summed_loss
 
 #: Micro-batches of one optimizer step.

@@ -89,12 +89,8 @@ def _convert(file: Path, folder: Path) -> None:
             where, gguf_file=name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
         tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-    ) as error:  # an architecture that it does not know
+    # An architecture that it does not know.
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(f"transformers cannot read {file}: {type(error).__name__}: {reason}") from error
     checkpoint.check_complete(str(file), found["missing_keys"], found["mismatched_keys"])

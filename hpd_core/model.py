@@ -20,13 +20,15 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoMo
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
-from hpd_core import checkpoint, quantization, selfcheck, sizing, source, supported
+from hpd_core import checkpoint, quantization, selfcheck, source, supported
 from hpd_core.attention import Plan
+from hpd_core.explained import explained
+from hpd_core.model_spec import ModelSpec, Quantization
+from hpd_core.placement import check_memory, device_named, dtype_named
 from hpd_core.quantization import DEQUANTISED
 from hpd_core.recipe import folder_of
 from hpd_core.selfcheck import DensePlan
-from hpd_core.settings import ModelSpec, Quantization
-from hpd_core.spread import SPREAD, free_by_gpu, is_spread, spread
+from hpd_core.spread import SPREAD, is_spread, spread
 from hpd_core.supported import UnsupportedModelError
 
 ATTENTION = "hyper_parallel"
@@ -125,8 +127,8 @@ class Model:
         quantization.check(spec, dtype=name, on_gpu=where.type == "cuda", gpus=2 if device == SPREAD else 1)
         quantization.check_installed(spec)
         if Path(files.path).is_dir():
-            _check_memory(spec, Path(files.path), name, device, where)
-        with _in_silence(), source.explained(files, "weights"):
+            check_memory(spec, Path(files.path), name, device, where)
+        with _in_silence(), explained(files.path, "weights"):
             hf, found = AutoModelForCausalLM.from_pretrained(
                 files.path,
                 dtype=dtype,
@@ -233,19 +235,6 @@ class Model:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
 
-def _check_memory(spec: ModelSpec, folder: Path, dtype: str, device: str, where: torch.device) -> None:
-    """Raises SettingsError with the numbers where the weights in `folder` do not fit to where they go."""
-    if device == SPREAD:
-        by_gpu = free_by_gpu()
-        free, place = sum(by_gpu.values()), f"{len(by_gpu)} GPUs together"
-    else:
-        free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else sizing.free_memory()
-        place = str(where)
-    # Weights come whole into the memory of the machine, and leave it quantised, one layer after another.
-    stored = spec.quantization if where.type == "cuda" else Quantization.NONE
-    checkpoint.check_memory(spec.name, checkpoint.parameters(folder), dtype, free, where=place, quantization=stored)
-
-
 @contextmanager
 def _in_silence() -> Iterator[None]:
     """Without transformers' bar over the weights, which takes a second and is no progress of anybody's work."""
@@ -256,25 +245,6 @@ def _in_silence() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
-
-
-def device_named(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, `spread` begins on the first of several."""
-    if name == SPREAD:
-        return torch.device("cuda:0")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-def dtype_named(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        # Measured on AVX-512 without AMX: float32 beats bfloat16 from 32 rows up.
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {
-        "float32": torch.float32,
-        "float64": torch.float64,
-        "bfloat16": torch.bfloat16,
-        "float16": torch.float16,
-    }[name]
 
 
 def _take_long_factors(hf: Any) -> None:

@@ -12,10 +12,12 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from hpd_core import source
-from hpd_core.model import Model, device_named, dtype_named
+from hpd_core.model import Model
+from hpd_core.placement import device_named, dtype_named
 from hpd_core.quantize import weight_bytes
-from hpd_core.settings import AUTO, DecoderSpec, DecodeSettings
+from hpd_core.settings import AUTO, DecodeSettings
 from hpd_core.sizing import ROWS, Measured, free_memory
+from hpd_core.spec import DecoderSpec
 from hpd_core.spread import SPREAD, free_by_gpu
 
 #: Bytes of different weights that are multiplied in turn. A model's own do not stay in the processor's cache either.

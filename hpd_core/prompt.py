@@ -17,18 +17,12 @@ from hpd_core import recipe, source
 from hpd_core.constraint import Allowed, constraints
 from hpd_core.lines import LineEncoder
 from hpd_core.lines import PromptError as PromptError  # who builds prompts catches it
+from hpd_core.model_spec import Prompting
 from hpd_core.normal import is_one_line
 from hpd_core.schema import SEPARATOR, Attribute, Document, Schema
-from hpd_core.settings import (
-    ClosedValues,
-    DecoderSpec,
-    DecodeSettings,
-    Grounding,
-    Layout,
-    Prompting,
-    PromptTemplate,
-    Stub,
-)
+from hpd_core.settings import ClosedValues, DecodeSettings, Grounding, Layout
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate, Stub
 from hpd_core.trie import LongValue, TokenTrie, long_values, value_trie
 from hpd_core.untrusted import UntrustedText
 from hpd_core.vocabulary import Vocabulary

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from hpd_core.settings import ModelSpec, Quantization, SettingsError
+from hpd_core.model_spec import ModelSpec, Quantization
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 
 #: Weights that share one scale under int4-weight-only, along a row of a matrix.

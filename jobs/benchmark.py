@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from hpd_core import recipe
-from hpd_core.settings import DecoderSpec, did_you_mean
+from hpd_core.settings import did_you_mean
+from hpd_core.spec import DecoderSpec
 from jobs.console import Output, command, output, run_alone, say, say_notice
 from jobs.options import (
     AsJson,

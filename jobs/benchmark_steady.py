@@ -17,7 +17,9 @@ from typing import Annotated
 
 import typer
 
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
+from hpd_core.model_spec import ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from jobs.console import command, say
 from jobs.options import ConfigFile, Inputs, ModelName, Overrides, Threads
 from jobs.timing.process import EngineFailed, Loop, Worker

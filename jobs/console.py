@@ -18,9 +18,10 @@ from rich.console import Console
 
 from hpd_core import recipe
 from hpd_core.checkpoint import ModelUnavailableError
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import PromptError
 from hpd_core.schema import SchemaError
-from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 from pipeline.job import JobError, RayNotStartedError
 from pipeline.lease import LeaseError

@@ -8,7 +8,7 @@ from hpd_core.baselines import ArDecoder, CachedPerAttributeDecoder, PerAttribut
 from hpd_core.extractor import Extractor, Forced, HyperParallelDecoder
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.job import JobError
 
 #: Longest draft that prompt lookup copies from the prompt, in tokens.

@@ -11,8 +11,10 @@ import typer
 
 from hpd_core import recipe
 from hpd_core.examples import Sampling
+from hpd_core.model_spec import Prompting, Quantization
 from hpd_core.recipe import Recipe
-from hpd_core.settings import Layout, Prompting, Quantization, Stub, Visibility
+from hpd_core.settings import Layout, Visibility
+from hpd_core.template import Stub
 from jobs.console import command, output, run_alone, say_notices
 from jobs.options import (
     AsJson,

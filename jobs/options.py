@@ -11,17 +11,10 @@ import typer
 
 from hpd_core import recipe
 from hpd_core.confidence import AUTO, ConfidenceSettings
-from hpd_core.settings import (
-    DecoderSpec,
-    DecodeSettings,
-    Grounding,
-    Layout,
-    Quantization,
-    SettingsError,
-    Visibility,
-    did_you_mean,
-)
+from hpd_core.model_spec import Quantization
+from hpd_core.settings import DecodeSettings, Grounding, Layout, SettingsError, Visibility, did_you_mean
 from hpd_core.source import check_present
+from hpd_core.spec import DecoderSpec
 from pipeline.config import load_config
 from pipeline.job import JobError
 from pipeline.models import model_spec

@@ -20,8 +20,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpd_core.confidence import ConfidenceSettings
+from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import Attribute
-from hpd_core.settings import DecodeSettings, ModelSpec, PromptTemplate
+from hpd_core.settings import INDIFFERENT, DecodeSettings
+from hpd_core.template import PromptTemplate
 from pipeline import config
 from pipeline.job import JobSpec, OutputOptions, Pool, UnitCaps
 
@@ -59,7 +61,7 @@ class Section:
 
 _WEIGHTS = ("source", "revision", "dtype", "prompting", "trust_remote_code", "long_context", "adapter", "quantization")
 _COLUMNS = ("keep", "confidence", "statuses", "raw", "spans", "layout", "profile")
-_DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name not in ("prefix_cache_mib", "cuda_graphs"))
+_DECODING = tuple(f.name for f in fields(DecodeSettings) if f.name not in INDIFFERENT)
 SECTIONS = (
     Section("text", config.TextConfig, fingerprint=None, note=_FILTERS),
     Section("schemas", config.SchemasConfig, fingerprint=None),

@@ -19,8 +19,8 @@ import ray
 
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
-from hpd_core.settings import DecoderSpec
 from hpd_core.sizing import Measured
+from hpd_core.spec import DecoderSpec
 from pipeline.block import METRICS, FailureKind, checked, constant, explain, failure, first_text, not_loaded, unit_of
 from pipeline.device import commit_of, device_name, own_device
 from pipeline.exports import ActorExports

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hpd_core.schema import Schema
-from hpd_core.settings import ClosedValues, DecoderSpec
+from hpd_core.settings import ClosedValues
+from hpd_core.spec import DecoderSpec
 from pipeline.job import JobError, JobSpec
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from hpd_core import recipe
 from hpd_core.confidence import with_confidence
 from hpd_core.schema import Attribute, Schema, SchemaError
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
 from pipeline.config import JobConfig, PriceConfig, SchemaConfig, SchemaFile, SchemasConfig
 from pipeline.job import JobSpec, OutputOptions

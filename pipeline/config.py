@@ -21,8 +21,10 @@ from pydantic_core import PydanticCustomError
 
 from hpd_core import recipe
 from hpd_core.confidence import ConfidenceSettings
+from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import ValueType
-from hpd_core.settings import AUTO, SIZES, DecodeSettings, ModelSpec, PromptTemplate
+from hpd_core.settings import AUTO, SIZES, DecodeSettings
+from hpd_core.template import PromptTemplate
 from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
 from pipeline.job import JobSpec, Pool, UnitCaps
 from pipeline.models import DEFAULT_MODEL, model_spec

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from hpd_core.rows import Extraction, RowStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, Grounding
+from hpd_core.settings import Grounding
 from hpd_core.sizing import Measured
+from hpd_core.spec import DecoderSpec
 from pipeline.uris import password_fault
 
 

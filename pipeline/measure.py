@@ -9,8 +9,8 @@ import ray
 
 from hpd_core import sizing
 from hpd_core.checkpoint import ModelUnavailableError
-from hpd_core.settings import DecoderSpec
 from hpd_core.sizing import Measured
+from hpd_core.spec import DecoderSpec
 from pipeline.actor import measure
 from pipeline.block import explain
 from pipeline.job import JobError, JobSpec, Pool, Prober

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 
 from hpd_core import source
-from hpd_core.settings import ModelSpec, PromptTemplate, SettingsError
+from hpd_core.model_spec import ModelSpec
+from hpd_core.settings import SettingsError
+from hpd_core.template import PromptTemplate
 from pipeline.shipped import shipped
 
 #: What decodes where nothing is said, and the model as published that it was trained from.

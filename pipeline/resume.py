@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpd_core import recipe, sizing
-from hpd_core.settings import fingerprint
+from hpd_core.spec import fingerprint
 from pipeline.job import JobError, JobSpec
 from pipeline.manifest import OutputFolder
 from pipeline.output import OUTPUT_VERSION

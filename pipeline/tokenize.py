@@ -14,7 +14,7 @@ import pyarrow as pa
 from hpd_core.prompt import EncodedDocument, PromptEncoder
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Document, Schema
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.block import FailureKind, checked, constant, explain, failure, not_loaded, unit_of
 from pipeline.job import Encoder, EncoderFactory, RowFault, RowReader
 from pipeline.schema import conform

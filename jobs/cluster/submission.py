@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from hpd_core.settings import fingerprint
+from hpd_core.spec import fingerprint
 from pipeline.job import JobError, JobSpec
 
 #: What the cluster runs, in the folder that `jobs.cluster.package` builds.

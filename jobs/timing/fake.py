@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import EncodedDocument
 from hpd_core.reading import ValueStatus
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, ModelSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.job import RowFault
 
 SCHEMA = Schema("product", tuple(Attribute(f"attribute {n}") for n in range(8)))

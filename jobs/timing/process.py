@@ -12,10 +12,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import PromptError
 from hpd_core.schema import Document
-from hpd_core.settings import DecoderSpec, ModelSpec, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.sizing import free_memory
+from hpd_core.spec import DecoderSpec
 from hpd_core.supported import UnsupportedModelError
 from jobs.timing.engines import Engine
 from jobs.timing.work import Order
@@ -69,7 +71,20 @@ class Loop:
     units: Mapping[str, Sequence[Sequence[Document]]]
 
 
-_Order = Order | Roof | Probe | ExportWeights | Loop
+@dataclass(frozen=True, slots=True)
+class TryWeights:
+    """The order of the process that decodes documents with weights of one kind, see `quantised.tried`.
+
+    seconds: of decoding, about.
+    """
+
+    spec: DecoderSpec
+    threads: int | None
+    documents: Sequence[Document]
+    seconds: float
+
+
+_Order = Order | Roof | Probe | ExportWeights | Loop | TryWeights
 
 
 class Worker:
@@ -85,23 +100,29 @@ class Worker:
         theirs.close()
         self.ready = self._answer()
 
-    def ask(self, what: str) -> Any:
+    def ask(self, what: str, seconds: float | None = None) -> Any:
         """`run` -> Turn, `record` -> answers, `rate` -> FLOP/s, `measure` -> Measured, `export` -> folder,
-        a name of a `Loop` -> Pass.
+        a name of a `Loop` -> Pass, `trial` -> Trial.
 
-        Raises EngineFailed or JobError.
+        Raises EngineFailed or JobError. seconds: after which the process is ended, and failed; None waits for ever.
         """
         self._pipe.send(what)
-        return self._answer()
+        return self._answer(seconds)
 
     def stop(self) -> None:
         self._pipe.close()
         self._process.join(20)
         if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+            self._kill()
 
-    def _answer(self) -> Any:
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _answer(self, seconds: float | None = None) -> Any:
+        if not self._pipe.poll(seconds):
+            self._kill()
+            raise EngineFailed(f"stopped after {seconds:g} s without an answer")
         try:
             kind, content = self._pipe.recv()
         except EOFError:
@@ -157,6 +178,10 @@ def _prepared(order: _Order, opened: ExitStack) -> tuple[dict[str, Callable[[], 
 
         loop = BareLoop(order)
         return {name: partial(loop.run, name) for name in order.units}, None
+    if isinstance(order, TryWeights):
+        from jobs.timing.quantised import tried
+
+        return {"trial": lambda: tried(order)}, None
     if order.peer is not None:
         from jobs.timing.peers.station import PeerStation
 

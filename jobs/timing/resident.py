@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hpd_core import source
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from jobs.timing.fake import SCHEMA, TextReader
 from pipeline.actor import load
 from pipeline.output import OutputColumns, OutputOptions

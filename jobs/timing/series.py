@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import sizing
-from hpd_core.settings import DecoderSpec, ModelSpec, Quantization
+from hpd_core.model_spec import ModelSpec, Quantization
+from hpd_core.spec import DecoderSpec
 from jobs.timing.engines import ESSENTIAL, HPD, Engine
 from jobs.timing.peers.environment import python_of
 from jobs.timing.process import EngineFailed, ExportWeights, Fleet, Probe, Roof, Worker

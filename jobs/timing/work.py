@@ -8,7 +8,7 @@ from typing import Any
 
 from hpd_core.rows import Counts
 from hpd_core.schema import Document
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from jobs.timing.engines import Engine
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpd_core import source
-from hpd_core.settings import ModelSpec
+from hpd_core.model_spec import ModelSpec
 from jobs.options import short_name
 from jobs.training.labelled import DataSet, Kind, data_fingerprint
 from jobs.training.origin import model_name

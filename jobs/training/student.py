@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpd_core.examples import Labelled, Sampling
 from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import Recipe
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from jobs.console import say
 from jobs.scores.dataset import Benchmark
 from jobs.scores.predictions import extract_chunks, prediction

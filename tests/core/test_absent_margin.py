@@ -9,9 +9,12 @@ import pytest
 
 from hpd_core.confidence import identity
 from hpd_core.decode import Decoder
+from hpd_core.model_spec import ModelSpec
 from hpd_core.rows import Counts
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, PromptTemplate, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate
 from tests.core.test_exactness import WAYS, assert_equal, settings_of
 from tests.core.test_trie import bounded
 from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of, tiny_model

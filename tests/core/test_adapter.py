@@ -6,20 +6,24 @@ import json
 import shutil
 from dataclasses import replace
 
+import fsspec
 import pytest
 import torch
 
-from hpd_core import adapter, recipe, source
+from hpd_core import adapter, object_store, recipe, source
 from hpd_core.checkpoint import ADAPTER as WEIGHTS
 from hpd_core.checkpoint import ADAPTER_CONFIG as CONFIG
 from hpd_core.checkpoint import ModelNotFoundError
 from hpd_core.extractor import HyperParallelDecoder, ModelNotice
 from hpd_core.model import Model
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from hpd_core.supported import UnsupportedModelError
+from hpd_core.template import PromptTemplate
 from tests.core.tiny_folder import write_tiny_model
 
 SETTINGS = DecodeSettings(max_value_tokens=9)
@@ -198,6 +202,19 @@ def copied(tuned, tmp_path):
 
 
 class TestOddAdapters:
+    @pytest.fixture(params=["directory", "store"])
+    def anywhere(self, request, base, tmp_path, monkeypatch):
+        """The base model's source: what is wrong with an adapter does not depend on where its base lies."""
+        if request.param == "directory":
+            yield base
+            return
+        monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
+        object_store._listing.cache_clear()
+        store = fsspec.filesystem("memory")
+        store.put(f"{base}/", "/adapters/base/", recursive=True)
+        yield "memory://adapters/base"
+        store.rm("/adapters", recursive=True)
+
     @pytest.mark.parametrize(
         ("spoil", "kind", "words"),
         [
@@ -218,12 +235,16 @@ class TestOddAdapters:
             (lambda f: (f / CONFIG).write_text('{"peft_type": "IA3"}'), UnsupportedModelError, "of peft's type 'IA3'"),
         ],
     )
-    def test_what_is_wrong_is_named_before_any_weight_is_read(self, base, copied, monkeypatch, spoil, kind, words):
+    def test_what_is_wrong_is_named_before_any_weight_is_read(self, anywhere, copied, monkeypatch, spoil, kind, words):
         spoil(copied)
         monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
-        for ask in (source.check_loadable, Model.load):
+        for ask in (source.check_loadable, source.locate, Model.load):
             with pytest.raises(kind, match=words):
-                ask(spec_of(base, copied))
+                ask(spec_of(anywhere, copied))
+
+    def test_a_whole_one_is_merged_wherever_its_base_lies(self, anywhere, tuned):
+        source.check_loadable(spec_of(anywhere, tuned[0]))
+        torch.testing.assert_close(logits(Model.load(spec_of(anywhere, tuned[0])).hf), tuned[1], rtol=1e-5, atol=1e-5)
 
     def test_one_for_layers_of_another_size(self, tuned, tmp_path):
         wide = write_tiny_model(tmp_path, hidden_size=64)

@@ -23,10 +23,12 @@ from hpd_core.confidence import (
     with_confidence,
 )
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.rows import Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, SettingsError, fingerprint
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec, fingerprint
 from tests.core.tiny_folder import write_tiny_model
 
 SCHEMA = Schema("s", (Attribute("Brand"), Attribute("Color")))

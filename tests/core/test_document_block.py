@@ -9,9 +9,11 @@ import pytest
 
 from hpd_core.layout import DocumentLayout
 from hpd_core.lessons import ar_lesson, lesson
+from hpd_core.model_spec import ModelSpec
 from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from tests.core.test_exactness import WAYS, _forced, assert_equal, decode, settings_of, worst
 from tests.core.test_training import decoded_logits, difference, trained_logits, values_of
 from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of

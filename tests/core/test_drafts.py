@@ -14,11 +14,13 @@ from hpd_core.cache import Slab
 from hpd_core.constraint import constraints
 from hpd_core.decode import Decoder
 from hpd_core.drafts import Lookup
+from hpd_core.model_spec import ModelSpec
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
 from hpd_core.slots import ActiveDocument
+from hpd_core.spec import DecoderSpec
 from tests.core.test_enforce import DOCUMENTS, WRITTEN
 from tests.core.test_exactness import WAYS, settings_of
 from tests.core.test_trie import assert_same, bounded

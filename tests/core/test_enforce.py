@@ -10,11 +10,13 @@ from hpd_core.baselines import ArDecoder, PerAttributeDecoder
 from hpd_core.constraint import constraints
 from hpd_core.decode import Decoder
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.reading import ValueStatus, is_copied
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, Layout, ModelSpec, Prompting, SettingsError, Visibility
+from hpd_core.settings import DecodeSettings, Layout, SettingsError, Visibility
+from hpd_core.spec import DecoderSpec
 from hpd_core.vocabulary import Vocabulary
 from tests.core.test_exactness import WAYS, assert_equal, settings_of
 from tests.core.tiny import CONFIGS, STOP_IDS, VOCABULARY, prompts_of

@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM
 from hpd_core import mask
 from hpd_core.layout import DocumentLayout
 from hpd_core.model import Model, UnsupportedModelError, refuse
+from hpd_core.model_spec import ModelSpec
 from hpd_core.selfcheck import DensePlan
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, ModelSpec, SettingsError, Visibility
+from hpd_core.settings import SettingsError, Visibility
+from hpd_core.spec import DecoderSpec
 from tests.core.families import FAMILIES, REFUSED, WINDOW, Family
 from tests.core.test_exactness import WAYS, decode, settings_of, worst
 from tests.core.tiny import STOP_IDS, prompts_of

@@ -9,7 +9,8 @@ import pytest
 
 from hpd_core import folders, gguf
 from hpd_core.folders import unwritable
-from hpd_core.settings import ModelSpec, SettingsError
+from hpd_core.model_spec import ModelSpec
+from hpd_core.settings import SettingsError
 from hpd_core.source import check_loadable, locate
 
 

@@ -12,11 +12,11 @@ import pytest
 from hpd_core import DecoderSpec, DecodeSettings, Document, ModelSpec
 from hpd_core.decode import Decoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
 from hpd_core.serial import decode_serial
-from hpd_core.settings import Prompting
 from tests.core.test_exactness import WAYS
 
 SCHEMA = Schema("product", tuple(Attribute(name) for name in ("Brand", "Color", "Size", "Material")))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import namedtuple
 
 import pytest
 import torch
 
-from hpd_core import ModelSpec, gguf, source
+from hpd_core import ModelSpec, gguf, gguf_header, source
 from hpd_core.checkpoint import ModelNotFoundError
 from hpd_core.gguf_header import read_header
 from hpd_core.model import Model
@@ -60,6 +61,15 @@ def test_the_header_counts_what_the_directory_holds(tiny, written):
     assert header.architecture == "llama"
 
 
+def test_no_token_is_decoded(tiny, written, monkeypatch):
+    """150,000 of them, and as many merges: to be passed over by their lengths."""
+    texts, text = [], gguf_header._Cursor.text
+    monkeypatch.setattr(gguf_header._Cursor, "text", lambda self: texts.append(text(self)) or texts[-1])
+    read_header(written)
+    tokens = json.loads((tiny / "tokenizer.json").read_text())["model"]["vocab"]
+    assert "tokenizer.ggml.tokens" in texts and len(texts) < 60 < len(tokens)
+
+
 def test_too_little_memory_is_said_with_numbers_before_anything_is_unpacked(written, cache, monkeypatch):
     spec, needed = ModelSpec(str(written), name="m"), 4 * read_header(written).parameters
     source.check_loadable(spec, copies=2, free=2 * needed)
@@ -98,7 +108,9 @@ def test_what_is_broken_is_named(written, tmp_path, spoil, words):
 
 def test_a_weight_that_is_missing_is_named_and_never_made_up(tiny, tmp_path):
     file = write_gguf(tiny, tmp_path / "less.gguf", without="blk.1.ffn_up.weight")
-    with pytest.raises(ModelNotFoundError, match=f"{file}: 1 of the weights .* model.layers.1.mlp.up_proj.weight"):
+    with pytest.raises(
+        ModelNotFoundError, match=f"{file}: 1 of the weights that its configuration .* model.layers.1.mlp.up_"
+    ):
         source.locate(ModelSpec(str(file)))
 
 

@@ -17,9 +17,10 @@ from hpd_core import DecoderSpec, DecodeSettings, ModelSpec, checkpoint, object_
 from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting
 from hpd_core.recipe import Recipe
 from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import Prompting, SettingsError
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 from tests.core.tiny_folder import write_tiny_model
 

@@ -8,11 +8,13 @@ import pytest
 
 from hpd_core.baselines import ArDecoder, PerAttributeDecoder
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.normal import LINE_ENDS
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.reading import ValueStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, Prompting, fingerprint
+from hpd_core.settings import DecodeSettings, Grounding
+from hpd_core.spec import DecoderSpec, fingerprint
 from hpd_core.untrusted import UntrustedText
 from tests.core.tiny_folder import write_tiny_model
 

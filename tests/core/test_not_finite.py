@@ -10,9 +10,10 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel
 
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import DecodeSettings, Grounding, ModelSpec
+from hpd_core.settings import DecodeSettings, Grounding
 from tests.core.tiny_folder import write_tiny_model
 
 SCHEMA = Schema("shoes", (Attribute("Brand"), Attribute("Color", values=("red", "blue"))))

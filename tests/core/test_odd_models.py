@@ -11,15 +11,18 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AddedToken, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hpd_core import DecodeSettings, ModelSpec, recipe, source, supported
 from hpd_core.checkpoint import ModelNotFoundError
+from hpd_core.explained import explained
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting
 from hpd_core.prompt import PromptEncoder, PromptError
-from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import Prompting, SettingsError
+from hpd_core.schema import Attribute, Document, Schema
+from hpd_core.settings import SettingsError
 from hpd_core.supported import UnsupportedModelError
 from tests.core.tiny_folder import write_tiny_model
 
@@ -54,6 +57,13 @@ def encoder_of(folder, prompting=Prompting.PLAIN):
     return PromptEncoder.from_spec(recipe.decoder_spec(spec_of(folder, prompting)))
 
 
+def add_token(folder, token, *, special):
+    """Behind the last one: its id is the vocab_size of config.json."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(AddedToken(token, special=special, normalized=not special), special_tokens=special)
+    tokenizer.save_pretrained(folder)
+
+
 class TestWeights:
     def test_one_that_is_missing_is_named_and_never_made_up(self, folder):
         rewrite(folder, lambda weights: weights.pop(UP))
@@ -76,7 +86,7 @@ class TestWeights:
 
     def test_sizes_that_the_configuration_contradicts(self, folder):
         edit(folder / "config.json", intermediate_size=64)
-        with pytest.raises(ModelNotFoundError, match=r"down_proj\.weight is \[32, 48\], and config\.json makes it \["):
+        with pytest.raises(ModelNotFoundError, match=r"fit its configuration: .*down_proj\.weight is \[32, 48\], its"):
             Model.load(spec_of(folder))
 
     def test_numbers_that_are_none(self, folder):
@@ -129,6 +139,17 @@ class TestConfigurations:
         with pytest.raises((SettingsError, UnsupportedModelError), match=f"{folder}.*{words}"):
             encoder_of(folder)
 
+    def test_what_is_refused_in_words_of_its_own_is_told_in_no_others(self, folder):
+        for error in (
+            ModelNotFoundError("gone"),
+            SettingsError("wrong"),
+            UnsupportedModelError("another"),
+            MemoryError(),
+        ):
+            with pytest.raises(type(error)) as caught, explained(str(folder), "weights"):
+                raise error
+            assert caught.value is error
+
     def test_a_generation_config_that_cannot_be_read_is_not_passed_over(self, folder):
         (folder / "generation_config.json").write_text("{")
         with pytest.raises(ModelNotFoundError, match=r"generation_config\.json' is not a valid JSON"):
@@ -160,16 +181,25 @@ class TestTokenizers:
         ):
             encoder_of(folder)
 
-    def test_added_tokens_beyond_the_vocabulary_are_in_no_text(self, folder):
+    def test_special_tokens_beyond_the_vocabulary_are_in_no_text(self, folder):
         """As in Gemma 3's text models, whose tokenizer has one for images."""
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-        tokenizer.save_pretrained(folder)
+        add_token(folder, "<image>", special=True)
         decoder = HyperParallelDecoder.from_pretrained(spec_of(folder), DecodeSettings(max_value_tokens=4))
         rows = decoder.extract(["red <image> shoe"], Schema("s", (Attribute("Color"),)))
         assert rows[0].status.is_ok
+        assert max(decoder.encoder.encode(Document("red <image> shoe", Schema("s", (Attribute("Color"),)))).ids) < 257
+
+    @pytest.mark.parametrize("token", ["<tag>", "shoe"])
+    def test_other_added_tokens_beyond_the_vocabulary_are_in_texts(self, folder, token):
+        add_token(folder, token, special=False)
+        with pytest.raises(SettingsError, match=f"1 of its tokens, up to '{token}' with id 257, .* vocab_size 257"):
+            encoder_of(folder)
+
+    def test_a_special_token_beyond_the_vocabulary_that_the_template_writes(self, folder):
+        add_token(folder, "<turn>", special=True)
+        edit(folder / "tokenizer_config.json", chat_template="{% for m in messages %}<turn>{{ m.content }}{% endfor %}")
+        with pytest.raises(SettingsError, match="up to '<turn>' with id 257"):
+            encoder_of(folder, Prompting.CHAT)
 
     @pytest.mark.parametrize("template", ["{{ broken", "{{ raise_exception('no') }}", "{{ messages[9].role }}"])
     def test_a_chat_template_that_refuses_everything_is_refused_at_once(self, folder, template):

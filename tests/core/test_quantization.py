@@ -15,11 +15,13 @@ from hpd_core import ModelSpec, probe, quantization, quantize
 from hpd_core.decode import Decoder
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting, Quantization
 from hpd_core.quantization import check
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, Prompting, Quantization, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from hpd_core.supported import UnsupportedModelError
 from tests.core.test_exactness import WAYS, settings_of, worst
 from tests.core.tiny import STOP_IDS, VOCABULARY, prompts_of

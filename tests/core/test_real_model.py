@@ -21,12 +21,14 @@ from hpd_core import (
     Schema,
 )
 from hpd_core.baselines import ArDecoder, PerAttributeDecoder
+from hpd_core.model_spec import Prompting
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.rows import Counts, RowStatus
 from hpd_core.schema import SchemaError
 from hpd_core.serial import decode_serial
-from hpd_core.settings import Layout, Prompting, SettingsError, Stub
+from hpd_core.settings import Layout, SettingsError
 from hpd_core.source import ModelNotFoundError, identity, locate, model_spec
+from hpd_core.template import Stub
 from tests.core.test_exactness import WAYS
 
 SHOES = Schema("Shoes", (Attribute("Brand"), Attribute("Gender"), Attribute("Shoe type"), Attribute("Color")))

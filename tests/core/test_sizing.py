@@ -16,10 +16,12 @@ from hpd_core import HyperParallelDecoder, probe
 from hpd_core.cache import Slab, SlabPool
 from hpd_core.decode import Decoder
 from hpd_core.model import Model
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
 from hpd_core.sizing import Measured, decided, defaults, free_memory, knee, reused, shown
+from hpd_core.spec import DecoderSpec
 from tests.core.families import FAMILIES, Family
 from tests.core.tiny import STOP_IDS, prompts_of, tiny_model
 from tests.core.tiny_folder import write_tiny_model

@@ -19,7 +19,8 @@ from hpd_core import ModelSpec, model, probe, spread
 from hpd_core.decode import Decoder
 from hpd_core.model import Model
 from hpd_core.rows import Counts
-from hpd_core.settings import DecoderSpec, DecodeSettings, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from tests.core.test_exactness import WAYS, settings_of
 from tests.core.tiny import STOP_IDS, prompts_of, tiny_model
 from tests.core.tiny_folder import write_tiny_model

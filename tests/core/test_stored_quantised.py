@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig
 
 from hpd_core import ModelSpec, checkpoint, source
 from hpd_core.model import Model
-from hpd_core.settings import Quantization
+from hpd_core.model_spec import Quantization
 from hpd_core.supported import UnsupportedModelError
 from tests.core.tiny_folder import write_tiny_model
 

@@ -10,9 +10,10 @@ from hpd_core import DecodeSettings, Document, PromptTemplate
 from hpd_core.baselines import ArDecoder, PerAttributeDecoder
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model import Model
+from hpd_core.model_spec import Prompting
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import Grounding, Layout, Prompting
+from hpd_core.settings import Grounding, Layout
 from tests.core import tokenizers_of as made
 from tests.core.tokenizers_of import KINDS
 

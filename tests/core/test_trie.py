@@ -13,13 +13,15 @@ from hpd_core.baselines import ArDecoder
 from hpd_core.confidence import Score, identity
 from hpd_core.decode import Decoder
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder, PromptError
 from hpd_core.reading import ValueStatus, read
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.serial import decode_serial
-from hpd_core.settings import DecoderSpec, DecodeSettings, Grounding, ModelSpec, Prompting, SettingsError
+from hpd_core.settings import DecodeSettings, Grounding, SettingsError
 from hpd_core.slots import SlotTokens
+from hpd_core.spec import DecoderSpec
 from hpd_core.trie import LongValue, Node, TokenTrie, insert, spellings
 from tests.core.test_exactness import WAYS, assert_equal, settings_of
 from tests.core.tiny import CONFIGS, STOP_IDS, VOCABULARY, prompts_of

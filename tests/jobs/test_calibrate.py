@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpd_core.confidence import AUTO, Calibration, ConfidenceSettings, Platt
+from hpd_core.model_spec import Prompting
 from hpd_core.reading import ValueStatus
 from hpd_core.recipe import COMPACT, Recipe, content_hash
-from hpd_core.settings import DecodeSettings, Prompting, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
 from jobs.calibrate import FEW
 from jobs.cli import app
 from jobs.options import confidence_settings

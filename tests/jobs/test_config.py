@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpd_core.confidence import ConfidenceRule
+from hpd_core.model_spec import Prompting
 from hpd_core.recipe import Recipe
-from hpd_core.settings import DecodeSettings, Grounding, Layout, Prompting, PromptTemplate
+from hpd_core.settings import DecodeSettings, Grounding, Layout
+from hpd_core.template import PromptTemplate
 from pipeline.checked import ConfigError
 from pipeline.compose import catalog_reader, compose, load_schemas
 from pipeline.config import load_config

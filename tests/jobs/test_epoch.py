@@ -6,10 +6,12 @@ import pytest
 
 from hpd_core.examples import Labelled, Sampling, epoch_examples
 from hpd_core.lessons import LessonMaker
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.recipe import COMPACT
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from jobs.training.epoch import Lessons
 from tests.core.tiny_folder import write_tiny_model
 

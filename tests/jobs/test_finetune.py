@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hpd_core.examples import Labelled
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import fingerprint
+from hpd_core.spec import fingerprint
 from jobs.cli import app
 from jobs.training.labelled import data_fingerprint, read_labelled
 from jobs.training.student import Student

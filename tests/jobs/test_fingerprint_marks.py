@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpd_core.settings import fingerprint
+from hpd_core.spec import fingerprint
 from jobs.reference import SECTIONS, keys
 from pipeline.compose import compose
 from pipeline.config import load_config

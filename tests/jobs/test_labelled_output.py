@@ -16,11 +16,13 @@ from typer.testing import CliRunner
 import pipeline.drive
 from hpd_core.confidence import ConfidenceRule
 from hpd_core.examples import Labelled
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import EncodedDocument
 from hpd_core.reading import ValueStatus, typed_value
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value
 from hpd_core.schema import Attribute, Schema, ValueType
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
+from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from jobs.cli import app
 from jobs.training.labelled import ReadOptions, read_datasets, read_labelled
 from pipeline.compact import compact

@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 from hpd_core import recipe, source
 from hpd_core.extractor import HyperParallelDecoder, ModelNotice
+from hpd_core.model_spec import ModelSpec
 from hpd_core.recipe import Recipe, content_hash, joined_notices, notice_of
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
 from jobs.cli import app
 from jobs.training.labelled import read_datasets
 from pipeline.job import JobError

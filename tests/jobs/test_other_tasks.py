@@ -12,9 +12,9 @@ import pytest
 
 import pipeline.drive
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import PromptEncoder
 from hpd_core.schema import Document
-from hpd_core.settings import ModelSpec
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.run import run

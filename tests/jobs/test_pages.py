@@ -14,9 +14,9 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 from typer.testing import CliRunner, Result
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.rows import Counts, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Document
-from hpd_core.settings import ModelSpec
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import EXAMPLES, KINDS, report_page, settings, shortened, write_page

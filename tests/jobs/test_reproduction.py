@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from hpd_core import source
 from hpd_core.examples import Labelled
+from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import ModelSpec
 from jobs.cli import app
 from jobs.finetune import finetune
 from jobs.training.labelled import DataSet, Kind

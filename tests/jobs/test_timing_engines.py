@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate
 from jobs.decoders import named
 from jobs.timing.build import EachByItself, build
 from jobs.timing.engines import ABLATIONS, CONTENDERS, NEED_FORCED, Engine

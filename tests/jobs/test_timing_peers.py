@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.rows import Counts
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting, PromptTemplate, SettingsError
+from hpd_core.settings import DecodeSettings, SettingsError
+from hpd_core.spec import DecoderSpec
+from hpd_core.template import PromptTemplate
 from jobs.cli import app
 from jobs.scores.pages import benchmark_page
 from jobs.timing.engines import PEERS, Engine, peer_engines

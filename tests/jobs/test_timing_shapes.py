@@ -11,10 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.rows import RowStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec
+from hpd_core.settings import DecodeSettings
 from hpd_core.sizing import Measured
+from hpd_core.spec import DecoderSpec
 from jobs.benchmark import catalog
 from jobs.cli import app
 from jobs.scores.dataset import read_benchmark

@@ -11,7 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
+from hpd_core.model_spec import ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from jobs import benchmark_steady
 from jobs.benchmark_pipeline import units_of
 from jobs.timing.bare import BareLoop, Pass

@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from hpd_core.model_spec import ModelSpec
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema, ValueType
-from hpd_core.settings import DecoderSpec, ModelSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.job import RowFault
 
 #: Texts that the fake decoder reacts to.

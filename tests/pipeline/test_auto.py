@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from hpd_core.checkpoint import ModelUnavailableError
-from hpd_core.settings import DecoderSpec, DecodeSettings
+from hpd_core.settings import DecodeSettings
 from hpd_core.sizing import Measured
+from hpd_core.spec import DecoderSpec
 from pipeline.job import JobError, JobSpec, Pool
 from pipeline.measure import measured_settings, sharers
 from pipeline.prepare import Prepared, prepare, with_settings

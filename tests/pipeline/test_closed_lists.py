@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import PromptEncoder
 from hpd_core.schema import Attribute, Schema
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from jobs.cli import app
 from pipeline.closed_lists import check_lists, check_where_it_runs, has_lists
 from pipeline.job import JobError

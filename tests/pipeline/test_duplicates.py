@@ -15,7 +15,7 @@ import pytest
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import JobSpec, OutputOptions, RowFault, UnitCaps

@@ -14,7 +14,7 @@ import torch
 
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.actor import deadline, living_device
 from pipeline.run import run
 from tests.pipeline.fakes import HashDecoder, HashDecoders, text_of

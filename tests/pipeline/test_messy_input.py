@@ -17,7 +17,7 @@ import pytest
 import pipeline.tokenize
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
 from hpd_core.schema import Attribute, Document, Schema, SchemaError, ValueType
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.compose import compose
 from pipeline.config import load_config
 from pipeline.job import JobError, OutputOptions, RowFault, UnitCaps

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpd_core import recipe
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.rows import RowStatus
-from hpd_core.settings import DecoderSpec, DecodeSettings, ModelSpec, Prompting
+from hpd_core.settings import DecodeSettings
 from hpd_core.source import ModelNotFoundError, locate
+from hpd_core.spec import DecoderSpec
 from pipeline.models import DEFAULT_MODEL, model_spec
 from pipeline.run import run
 from tests.pipeline.fakes import PRODUCT

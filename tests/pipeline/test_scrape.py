@@ -17,7 +17,7 @@ import ray
 
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline import metric_names as names
 from pipeline.job import UnitCaps
 from pipeline.metric_names import ALL, COUNTS, MetricKind

@@ -17,7 +17,7 @@ import pytest
 import pipeline.drive
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.compact import compact
 from pipeline.device import device_name, processor
 from pipeline.job import OutputOptions, Pool

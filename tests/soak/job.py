@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpd_core.settings import DecoderSpec
+from hpd_core.spec import DecoderSpec
 from pipeline.job import JobSpec, Pool, UnitCaps
 from tests.pipeline.fakes import PRODUCT, SPEC, ByteEncoder, HashDecoder, HashDecoders, TitleReader
 

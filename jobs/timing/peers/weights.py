@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpd_core import recipe, source
 from hpd_core.folders import made_once
-from hpd_core.settings import ModelSpec
+from hpd_core.model_spec import ModelSpec
 
 #: Part of every folder's name: raise it when what is written changes.
 _FORMAT = 1

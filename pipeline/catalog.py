@@ -1,9 +1,10 @@
-"""Rows of a job's catalog, read without Ray's cluster: for commands that want some rows and not all."""
+"""Rows of a job's catalog, all or some, read without Ray's cluster: for commands that want them one after the other."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,14 +39,15 @@ class Rows:
 
 def read_catalog(job: JobSpec, reader: CatalogReader, sample: int | None = None, seed: int = 0) -> Iterator[Product]:
     """The rows of the job's plan as products; see `read_rows`."""
-    for rows in read_rows(job, reader.columns(), reader.check, sample, seed):
-        for place, (category, item) in zip(rows.places, reader.categorized(rows.table), strict=True):
-            yield Product(rows.file, place, category, item)
+    with closing(read_rows(job, reader.columns(), reader.check, sample, seed)) as parts:
+        for rows in parts:
+            for place, (category, item) in zip(rows.places, reader.categorized(rows.table), strict=True):
+                yield Product(rows.file, place, category, item)
 
 
 def read_rows(
     job: JobSpec, columns: Sequence[str], check: Callable[[pa.Schema], None], sample: int | None = None, seed: int = 0
-) -> Iterator[Rows]:
+) -> Generator[Rows, None, None]:
     """The rows of the job's plan in order, or `sample` of them, drawn with `seed`, in the plan's order.
 
     columns: what they are read with. check: raises ValueError naming what the input's schema lacks.
@@ -65,14 +67,13 @@ def read_rows(
     wanted = next(left, None)
     first = 0
     schema = pa.schema([plan.schema.field(name) for name in columns])
-    units = UnitReader(storage, schema.names)
-    for unit in plan.units:
-        places = []
-        while wanted is not None and wanted < first + unit.rows:
-            places.append(wanted - first)
-            wanted = next(left, None)
-        first += unit.rows
-        if places:
-            table = conform(units.read(unit), schema).take(pa.array(places))
-            yield Rows(unit.file.uri, [unit.start + place for place in places], table)
-    units.close()
+    with closing(UnitReader(storage, schema.names)) as units:
+        for unit in plan.units:
+            places = []
+            while wanted is not None and wanted < first + unit.rows:
+                places.append(wanted - first)
+                wanted = next(left, None)
+            first += unit.rows
+            if places:
+                table = conform(units.read(unit), schema).take(pa.array(places))
+                yield Rows(unit.file.uri, [unit.start + place for place in places], table)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import Any
 
-from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
 from pipeline.job import JobError
@@ -33,40 +31,18 @@ def is_data(relative: str) -> bool:
     return parts[-1].lower().endswith(PARQUET_SUFFIXES) and not any(map(_is_bookkeeping, parts))
 
 
-def matched(fs: AbstractFileSystem, pattern: str) -> tuple[list[dict[str, Any]], int]:
-    """(facts of the input files that `pattern` stands for, how many names it matched).
-
-    Bookkeeping (see `is_data`) counts where the pattern spells the '_' or '.' that the name begins with. A pattern that
-    ends with '*' means no files that are called something else than Parquet; one without any suffix may be Parquet.
-    Raises `JobError` for what is no pattern.
-    """
-    _translated(pattern)
-    names = fs.glob(pattern, detail=True)
-    found: dict[str, dict[str, Any]] = {}
-    last = pattern.rstrip("/").rpartition("/")[2]
-    for name in sorted(names):
-        if _is_hidden(name, pattern):
-            continue
-        if names[name]["type"] == "file" and not name.endswith("/") and _is_meant(name.rpartition("/")[2], last):
-            found[name] = names[name]
-        elif names[name]["type"] == "directory":
-            below = fs.find(name, detail=True)
-            prefix = name.rstrip("/") + "/"
-            found |= {n: i for n, i in below.items() if i["type"] == "file" and is_data(n.removeprefix(prefix))}
-    return list(found.values()), len(names)
-
-
 def may_find(pattern: str, folder: str) -> bool:
     """Whether `pattern` stands for data files in an output at `folder`, now or once there are some. Raises `JobError`
     for what is no pattern."""
     parts = folder.rstrip("/").split("/")
     places = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
     places += [f"{places[-1]}/data", f"{places[-1]}/data/x.parquet"]
-    match = _translated(pattern).fullmatch
-    return any(match(place) and not _is_hidden(place, pattern) for place in places)
+    match = translated(pattern).fullmatch
+    return any(match(place) and not is_hidden(place, pattern) for place in places)
 
 
-def _translated(pattern: str) -> re.Pattern[str]:
+def translated(pattern: str) -> re.Pattern[str]:
+    """Of the names of what `pattern` matches. Raises `JobError` for what is no pattern."""
     try:
         return re.compile(glob_translate(pattern.rstrip("/")))
     except ValueError as e:
@@ -77,7 +53,7 @@ def _is_bookkeeping(part: str) -> bool:
     return part.startswith(("_", "."))
 
 
-def _is_hidden(name: str, pattern: str) -> bool:
+def is_hidden(name: str, pattern: str) -> bool:
     """Whether a part of `name` that a wildcard matched is bookkeeping which the pattern does not spell."""
     fixed = base(pattern)
     spelled = [part for part in pattern.removeprefix(fixed).split("/") if _is_bookkeeping(part)]
@@ -87,6 +63,6 @@ def _is_hidden(name: str, pattern: str) -> bool:
     )
 
 
-def _is_meant(name: str, last: str) -> bool:
+def is_meant(name: str, last: str) -> bool:
     """Whether a file that the last part of a pattern matches is one that it means."""
     return not last.endswith("*") or name.lower().endswith(PARQUET_SUFFIXES) or "." not in name

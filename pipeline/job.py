@@ -13,7 +13,7 @@ from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import Grounding
 from hpd_core.sizing import Measured
 from hpd_core.spec import DecoderSpec
-from pipeline.uris import password_fault
+from pipeline.uris import secret_fault
 
 
 class JobError(ValueError):
@@ -245,7 +245,7 @@ class JobSpec:
         object.__setattr__(self, "schemas", tuple(self.schemas))
         if not self.inputs or not self.output or not self.schemas:
             raise JobError("a job needs at least one input, an output and at least one schema")
-        if fault := next(filter(None, map(password_fault, (*self.inputs, self.output))), None):
+        if fault := next(filter(None, map(secret_fault, (*self.inputs, self.output))), None):
             raise JobError(fault)
         if self.limit is not None and self.limit < 1:
             raise JobError(f"limit {self.limit}: must be at least 1")

@@ -42,7 +42,7 @@ def walked(path: str) -> str:
     return "/" + "/".join(done) + "/" * (path.endswith("/") and bool(done))
 
 
-def create(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> bool:
+def create(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> bool:
     """Writes a new file whole, from bytes or by a function; False where one of that name exists."""
     with temporary_file(path, data) as temporary:
         try:
@@ -81,7 +81,7 @@ def _claim(path: Path, temporary: Path) -> bool:
 
 
 @contextmanager
-def temporary_file(path: Path, data: bytes | Callable[[IO[bytes]], None]) -> Iterator[Path]:
+def temporary_file(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> Iterator[Path]:
     """`data`, or what it writes, on disk under a hidden name beside `path`, gone afterwards whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"

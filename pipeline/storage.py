@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 from typing import IO, Any, cast
 
 import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from hpd_core.folders import unwritable
 from hpd_core.passing import is_passing
-from pipeline import globs, renamed, s3
+from pipeline import s3
 from pipeline.job import JobError
-from pipeline.local_files import create, temporary_file, walked
+from pipeline.listing import files_below, input_file, input_files
+from pipeline.local_files import walked
 from pipeline.units import InputFile
-from pipeline.uris import is_utf8, named, password_fault
+from pipeline.uris import named, secret_fault, shown
+from pipeline.writers import writer_of
 
-#: One PUT below this many bytes; s3fs sends larger objects in parts of half of it, still created under a condition.
-ONE_PUT = 64 * 2**20
 #: What a disk without room answers: there may be room later.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: When an object was written last, as the filesystems of fsspec call it.
-_CHANGED = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "modified", "created")
 
 
 class StorageError(OSError):
@@ -55,7 +49,7 @@ class Storage:
     def at(self, uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
         """The filesystem of `uri` and the path inside it."""
         scheme = uri.partition("://")[0] if "://" in uri else "file"
-        if fault := password_fault(uri):
+        if fault := secret_fault(uri):
             raise JobError(fault)
         try:
             if scheme in ("s3", "s3a"):
@@ -65,7 +59,7 @@ class Storage:
             fs, path = url_to_fs(uri, **options)
             return fs, walked(path) if isinstance(fs, LocalFileSystem) else path
         except (ValueError, ImportError, TypeError) as e:
-            raise JobError(f"{uri}: {e}") from e
+            raise JobError(f"{shown(uri)}: {e}") from e
 
     def absolute(self, uri: str) -> str:
         """`uri` in the one form that identities use: a full URI, or an absolute path for local files, without `..`
@@ -82,36 +76,13 @@ class Storage:
     def find(self, uri: str) -> list[InputFile]:
         """Files of an input: the file itself, the Parquet files below a folder, or what a pattern stands for, by name.
 
-        Which files below a folder count: `globs.is_data`; what a pattern stands for: `globs.matched`. Raises `JobError`
-        where nothing is there.
+        Which files below a folder count: `globs.is_data`; what a pattern stands for: `globs`. Raises `JobError` where
+        nothing is there.
         """
         with explained(uri):
             fs, path = self.at(uri)
             fs.invalidate_cache()
-            if globs.is_pattern(path) and not fs.exists(path):
-                found, names = globs.matched(fs, path)
-                if not found and names:
-                    raise JobError(f"input {uri}: the pattern matches {names} name(s), but no Parquet file")
-                if not found:
-                    raise JobError(f"input {uri}: the pattern matches no file")
-            else:
-                # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
-                # Consoles mark a folder by an empty object whose name ends with a slash.
-                infos = fs.find(path, detail=True).values()
-                found = [i for i in infos if i["type"] == "file" and not i["name"].endswith("/")]
-                if not found:
-                    local = isinstance(fs, LocalFileSystem) and path != uri
-                    kind = "holds no file" if fs.exists(path) else f"does not exist{f' ({path})' if local else ''}"
-                    raise JobError(f"input {uri}: {kind}")
-                if [i["name"] for i in found] != [path.rstrip("/")]:
-                    found = [i for i in found if globs.is_data(i["name"].removeprefix(path).lstrip("/"))]
-                    if not found:
-                        raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
-            for info in found:
-                if not is_utf8(name := str(info["name"])):
-                    raise JobError(f"input {name!a}: this name is no UTF-8 and can stand in no manifest: rename it")
-            files = [self._file(fs, uri, info) for info in found]
-        return sorted(files, key=lambda f: f.uri)
+            return input_files(fs, uri, path)
 
     def stat(self, uri: str) -> InputFile:
         """The object as it is now; raises `FileNotFoundError`."""
@@ -119,7 +90,7 @@ class Storage:
             with explained(uri):
                 fs, path = self.at(uri)
                 fs.invalidate_cache()
-                return self._file(fs, uri, fs.info(path))
+                return input_file(fs, uri, fs.info(path))
         except StorageError as e:
             raise (e.__cause__ if isinstance(e.__cause__, FileNotFoundError) else e) from None
 
@@ -147,13 +118,13 @@ class Storage:
             fs, path = self.at(uri)
             fs.invalidate_cache()
             try:
-                found = fs.find(path, detail=True)
+                found = files_below(fs, path)
             except FileNotFoundError as e:
                 if s3.is_missing_bucket(e):
                     raise
                 found = {}
         prefix = path.rstrip("/") + "/"
-        return {name.removeprefix(prefix): int(i["size"]) for name, i in found.items() if i["type"] == "file"}
+        return {name.removeprefix(prefix): int(info["size"]) for name, info in found.items()}
 
     def open(self, uri: str, *, ahead: bool = True) -> IO[bytes]:
         """The object opened for reading with seeks. What fails, also in a later read, is the caller's to explain.
@@ -169,7 +140,7 @@ class Storage:
         with explained(uri):
             fs, path = self.at(uri)
             try:
-                return cast("bytes", fs.cat_file(path))
+                return writer_of(fs).read(path)
             except FileNotFoundError as e:
                 if s3.is_missing_bucket(e):
                     raise
@@ -183,81 +154,37 @@ class Storage:
         """
         with explained(uri):
             fs, path = self.at(uri)
-            if isinstance(fs, LocalFileSystem):
-                return create(Path(path), data)
-            if renamed.is_filesystem(fs):
-                return renamed.create(fs, path, lambda file: file.write(data))
-            try:
-                fs.pipe_file(path, data, mode="create", **_cut(fs))
-            except FileExistsError:
-                return False
-            except OSError as e:
-                if s3.exists(e) or (s3.perhaps_exists(e) and fs.exists(path)):
-                    return False
-                raise
-            return True
+            return writer_of(fs).create(path, data)
 
     def create_file(self, uri: str, write: Callable[[IO[bytes]], None]) -> bool:
         """`create` for what is too large for memory: `write` fills a local file, which becomes the object."""
         with explained(uri):
             fs, path = self.at(uri)
-            if isinstance(fs, LocalFileSystem):
-                return create(Path(path), write)
-            if renamed.is_filesystem(fs):
-                return renamed.create(fs, path, write)
-            with tempfile.TemporaryDirectory(prefix="hpd-") as folder:
-                with open(local := Path(folder, "object"), "xb") as f:
-                    write(f)
-                try:
-                    fs.put_file(str(local), path, mode="create", **_cut(fs))
-                except FileExistsError:
-                    return False
-                except OSError as e:
-                    if s3.exists(e) or (s3.perhaps_exists(e) and fs.exists(path)):
-                        return False
-                    raise
-            return True
+            return writer_of(fs).create(path, write)
 
     def replace(self, uri: str, data: bytes) -> None:
         """Writes an object whole over whatever was there."""
         with explained(uri):
             fs, path = self.at(uri)
-            if isinstance(fs, LocalFileSystem):
-                with temporary_file(Path(path), data) as temporary:
-                    os.replace(temporary, path)
-            elif renamed.is_filesystem(fs):
-                renamed.replace(fs, path, lambda file: file.write(data))
-            else:
-                fs.pipe_file(path, data, **_cut(fs))
+            writer_of(fs).replace(path, data)
 
     def delete(self, uri: str) -> None:
         """Removes an object; nothing happens where it is gone already."""
         with explained(uri):
             fs, path = self.at(uri)
             try:
-                fs.rm_file(path)
+                writer_of(fs).delete(path)
             except FileNotFoundError:
                 return
 
     def check_writable(self, uri: str) -> None:
-        """Raises `StorageError` where a local folder cannot be written, or made. Writes nothing: what other stores
-        allow is known only when it is tried."""
+        """Raises `StorageError` where a local folder cannot be written, or made, and `JobError` for a kind of store
+        that nothing is written to. Writes nothing: what other stores allow is known only when it is tried."""
         fs, path = self.at(uri)
-        if isinstance(fs, LocalFileSystem) and (reason := unwritable(Path(path))):
-            raise StorageError(f"{path} cannot be written: {reason}")
-
-    def _file(self, fs: fsspec.AbstractFileSystem, uri: str, info: Mapping[str, Any]) -> InputFile:
-        name = str(info["name"])
-        if isinstance(fs, LocalFileSystem):
-            return InputFile(name, int(info["size"]), f"mtime:{os.stat(name).st_mtime_ns}")
-        tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("content_md5")
-        changed = next(filter(None, map(info.get, _CHANGED)), None)
-        if isinstance(changed, datetime):
-            changed = changed.timestamp()  # which others tell at once
-        name = named(fs, uri, name)
-        if not tag and not changed:
-            raise JobError(f"{name}: its store tells neither a tag nor a time: nobody could see that it was replaced")
-        return InputFile(name, int(info["size"]), str(tag).strip('"') if tag else f"mtime:{changed}")
+        try:
+            writer_of(fs).check(path)
+        except OSError as e:
+            raise StorageError(f"{path} cannot be written: {e}") from e
 
 
 @contextmanager
@@ -271,8 +198,3 @@ def explained(uri: str) -> Iterator[None]:
         passing = is_passing(e) or (isinstance(e, OSError) and e.errno in _FULL)
         kind = StoreUnavailableError if passing else StorageError
         raise kind(f"{uri}: {type(e).__name__}: {e}") from e
-
-
-def _cut(fs: fsspec.AbstractFileSystem) -> dict[str, int]:
-    """s3fs writes an object in one PUT below two chunks."""
-    return {"chunksize": ONE_PUT // 2} if s3.is_s3(fs) else {}

@@ -23,6 +23,7 @@ from pipeline.globs import PARQUET_SUFFIXES
 from pipeline.job import JobError
 from pipeline.resume import RUN
 from pipeline.storage import Storage, explained
+from pipeline.writers import info_of, is_there
 
 
 class Kind(StrEnum):
@@ -69,10 +70,11 @@ def kind_of(dataset: str) -> Kind:
         return Kind.TABLE
     with explained(dataset):
         fs, path = Storage().at(dataset)
-        if fs.isfile(path):
+        info = info_of(fs, path)
+        if info and info["type"] == "directory":
+            return Kind.OUTPUT if is_there(fs, f"{path.rstrip('/')}/{RUN}") else Kind.TABLE
+        if info:
             return Kind.BENCHMARK
-        if fs.isdir(path):
-            return Kind.OUTPUT if fs.exists(f"{path.rstrip('/')}/{RUN}") else Kind.TABLE
     return Kind.TABLE if set("*?[") & set(path) else Kind.BENCHMARK
 
 

@@ -28,7 +28,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_is_created_in_parts_and_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", 10 * 2**20)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", 10 * 2**20)
     door, uri, content = Storage(options(server.endpoint)), f"s3://{OUTPUT}/file/ü.bin", bytes(range(256)) * 2**17
 
     def made(text: bytes) -> bool:

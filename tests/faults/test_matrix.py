@@ -47,7 +47,7 @@ class Outcome:
 
 @pytest.fixture(autouse=True)
 def small_puts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", SMALL_PUT)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", SMALL_PUT)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def test_a_table_is_read_whole_although_every_third_answer_is_cut(server: Server
 
 def test_a_store_that_takes_no_bytes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.bounded_s3fs.CALL_SECONDS", 2.0)
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", 64 * 2**20)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", 64 * 2**20)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
 

@@ -31,7 +31,7 @@ PARTS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 
 @pytest.fixture(autouse=True)
 def small_puts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", 10 * 2**20)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", 10 * 2**20)
 
 
 def writes(door: Storage, place: str) -> list[Callable[[], object]]:

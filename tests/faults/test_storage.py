@@ -65,7 +65,7 @@ def test_of_many_writers_at_once_one_wins_whole(door: Storage, folder: str) -> N
 def test_a_large_object_goes_in_parts_and_is_created_once_too(
     proxy: Proxy, folder: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", 10 * 2**20)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", 10 * 2**20)
     door = Storage(options(proxy.endpoint))
     data = os.urandom(12 * 2**20 + 1)
     assert door.create(f"{folder}/big", data) is True

@@ -144,7 +144,7 @@ def test_a_unit_that_goes_in_parts_is_committed_or_named_and_leaves_no_upload(
     monkeypatch: pytest.MonkeyPatch,
     operation: str,
 ) -> None:
-    monkeypatch.setattr("pipeline.storage.ONE_PUT", 10 * 2**20)
+    monkeypatch.setattr("pipeline.writers.ONE_PUT", 10 * 2**20)
     name = f"parts {operation}"
     source = pa.table({"title": [f"t{i}" for i in range(60)], "image": [os.urandom(600_000) for _ in range(60)]})
     write(tmp_path / "in/part-0000.parquet", source, row_group_size=20)

@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from hpd_core.examples import Labelled
 from jobs.training.labelled import Kind, ReadOptions, kind_of, read_labelled
 from jobs.training.labelled_table import BATCH_ROWS
 from pipeline.job import JobError
+from pipeline.storage import StoreUnavailableError
 from tests.jobs.test_dataset import row as benchmark_row
 from tests.jobs.test_dataset import write as write_benchmark
 
@@ -216,3 +218,15 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
     expected = {"out": Kind.OUTPUT, "out/": Kind.OUTPUT, "odd[1].jsonl": Kind.BENCHMARK, ".": Kind.TABLE}
     expected |= {"x.parquet": Kind.TABLE, "*/part-*": Kind.TABLE, "missing.jsonl": Kind.BENCHMARK}
     assert {name: kind_of(f"{tmp_path}/{name}") for name in expected} == expected
+
+
+def test_a_store_that_does_not_answer_has_no_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/data/run.json", b"{}")
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("Connection reset by peer")
+
+    monkeypatch.setattr(type(memory), "info", lost)
+    with pytest.raises(StoreUnavailableError, match="Connection reset"):
+        kind_of("memory://data")

@@ -9,10 +9,9 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.arrow import ArrowFile, ArrowFSWrapper, HadoopFileSystem
+from fsspec.implementations.arrow import ArrowFile
 from fsspec.registry import _registry
 
 from pipeline.compact import compact
@@ -23,6 +22,8 @@ from pipeline.storage import Storage, StorageError
 from pipeline.verify import verify
 from tests.pipeline.fakes import HashDecoders
 from tests.pipeline.helpers import assert_exact, inline, job
+from tests.pipeline.stores import Hadoop
+from tests.pipeline.test_writers import Killed
 
 ROWS = {"id": list(range(45)), "title": [f"title {i}" for i in range(45)]}
 Place = Callable[[str], str]
@@ -37,21 +38,13 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """place(name): its URI in a store that is empty at first."""
 
-    class Hadoop(HadoopFileSystem):
+    class PerHost(Hadoop):
         """Each host and port is a folder."""
 
-        cachable = False
-
         def __init__(self, host: str = "default", port: int = 0, **options: Any) -> None:
-            root = tmp_path / f"{host}-{port}"
-            root.mkdir(exist_ok=True)
-            ArrowFSWrapper.__init__(self, pyarrow.fs.SubTreeFileSystem(str(root), pyarrow.fs.LocalFileSystem()))
+            super().__init__(tmp_path / f"{host}-{port}")
 
-        def _make_entry(self, info: pyarrow.fs.FileInfo) -> dict[str, Any]:
-            entry: dict[str, Any] = super()._make_entry(info)
-            return entry | {"name": f"/{entry['name']}"}  # HDFS lists full paths
-
-    monkeypatch.setitem(_registry, "hdfs", Hadoop)
+    monkeypatch.setitem(_registry, "hdfs", PerHost)
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     yield lambda name: f"{request.param}{name}"
@@ -107,6 +100,27 @@ def test_a_job_is_exact_resumed_verified_and_merged(spec: JobSpec, place: Place,
     assert run(spec).model_calls == 0
 
 
+@pytest.mark.parametrize("place", ["hdfs://one/"], indirect=True)
+@pytest.mark.parametrize("name", ["_manifest/job.json", "_SUCCESS", "metrics.json"])
+def test_a_kill_while_bookkeeping_is_replaced_has_nothing_decoded_again(
+    spec: JobSpec, place: Place, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Records of merged files count only where job.json names them."""
+    output, storage = OutputFolder(Storage().absolute(place("out/put")), Storage()), Storage()
+    assert run(spec).complete and compact(output, most=2**30).files_after == 1
+    storage.delete(output.path("_SUCCESS"))
+
+    def killed(step: str, *paths: str) -> None:
+        if step == "move" and paths[-1] == f"out/put/{name}":
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Hadoop, "before", killed)
+        run(spec)
+    again = run(spec)
+    assert again.complete and again.model_calls == 0 and verify(output, storage).findings == ()
+
+
 def test_an_object_is_there_whole_or_not_at_all(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, uri = Storage(), place("x/a b.json")
     assert storage.create(uri, b"first") and not storage.create(uri, b"second") and storage.read(uri) == b"first"
@@ -149,16 +163,3 @@ def test_a_store_that_does_not_tell_one_version_from_another_is_refused(monkeypa
     monkeypatch.setattr(type(memory), "info", lambda *given, **how: info(*given, **how) | {"created": None})
     with pytest.raises(JobError, match=r"memory:///timeless/x\.parquet: its store tells neither a tag nor a time"):
         Storage().stat("memory://timeless/x.parquet")
-
-
-@pytest.mark.parametrize("where", ["inputs", "output"])
-def test_a_password_in_a_uri_is_refused_without_being_told(tmp_path: Path, where: str) -> None:
-    uri = "sftp://me:hunter2@host:22/x"
-    spec = {"inputs": (str(tmp_path),)} | {where: (uri,) if where == "inputs" else uri}
-    told = r"^sftp://me:…@host:22/x: manifests would repeat"
-    with pytest.raises(JobError, match=told):
-        job(tmp_path, spec.pop("inputs"), **spec)  # type: ignore[arg-type]
-    with pytest.raises(JobError, match=told):
-        Storage().absolute(uri)
-    for fine in ("s3://bucket/a:b@c", "/a:b@c/d", "abfs://box@account.example/x:y@z"):
-        job(tmp_path, [Path("x")], output=fine)

@@ -1,0 +1,150 @@
+"""What is there, and which of it: the files below a folder, those that an input stands for, and their versions."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline import globs
+from pipeline.job import JobError
+from pipeline.units import InputFile
+from pipeline.uris import is_utf8, named
+from pipeline.writers import Info, info_of, is_there
+
+#: When an object was written last, as the filesystems of fsspec call it.
+_CHANGED = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "modified")
+
+
+def files_below(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
+    """{name: facts} of every file below a folder, or of the file itself; none where nothing is there.
+
+    Raises what a store answers in place of a listing.
+    """
+    if _has_own(fs, "find"):
+        found = fs.find(path, detail=True)
+    elif (info := info_of(fs, path)) and info["type"] != "directory":
+        found = {str(info["name"]): info}
+    else:
+        found = _walked(fs, path) if info else {}
+    return {name: info for name, info in found.items() if info["type"] == "file"}
+
+
+def input_files(fs: AbstractFileSystem, uri: str, path: str) -> list[InputFile]:
+    """Files of the input `uri`, which is `path` in its store; see `Storage.find`."""
+    if globs.is_pattern(path) and not is_there(fs, path):
+        infos, names = _matched(fs, path)
+        if not infos and names:
+            raise JobError(f"input {uri}: the pattern matches {names} name(s), but no Parquet file")
+        if not infos:
+            raise JobError(f"input {uri}: the pattern matches no file")
+    else:
+        # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
+        # Consoles mark a folder by an empty object whose name ends with a slash.
+        infos = [i for i in files_below(fs, path).values() if not i["name"].endswith("/")]
+        if not infos:
+            local = isinstance(fs, LocalFileSystem) and path != uri
+            kind = "holds no file" if is_there(fs, path) else f"does not exist{f' ({path})' if local else ''}"
+            raise JobError(f"input {uri}: {kind}")
+        if [i["name"] for i in infos] != [path.rstrip("/")]:
+            infos = [i for i in infos if globs.is_data(i["name"].removeprefix(path).lstrip("/"))]
+            if not infos:
+                raise JobError(f"input {uri}: holds no Parquet file ({', '.join(globs.PARQUET_SUFFIXES)})")
+    for info in infos:
+        if not is_utf8(name := str(info["name"])):
+            raise JobError(f"input {name!a}: this name is no UTF-8 and can stand in no manifest: rename it")
+    return sorted((input_file(fs, uri, info) for info in infos), key=lambda file: file.uri)
+
+
+def input_file(fs: AbstractFileSystem, uri: str, info: Info) -> InputFile:
+    """The file that `info` is about, in the store of `uri`. Raises `JobError` where its version cannot be told."""
+    name = str(info["name"])
+    if isinstance(fs, LocalFileSystem):
+        return InputFile(name, int(info["size"]), f"mtime:{os.stat(name).st_mtime_ns}")
+    tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("content_md5")
+    changed = _made(info) if fs.protocol == "memory" else _changed(info)
+    name = named(fs, uri, name)
+    if not tag and changed is None:
+        raise JobError(f"{name}: its store tells neither a tag nor a time: nobody could see that it was replaced")
+    return InputFile(name, int(info["size"]), str(tag).strip('"') if tag else f"mtime:{changed}")
+
+
+def _changed(info: Info) -> object:
+    """When an object was written last, None where that is not told. Committed units are known by these very words:
+    other ones would have every input decoded again."""
+    found = next((info[key] for key in _CHANGED if info.get(key) not in (None, "")), None)
+    return found.isoformat() if isinstance(found, datetime) else found
+
+
+def _made(info: Info) -> object:
+    """The same of memory://, where what is written is made anew; elsewhere an object may change and keep this time. Its
+    `find` and `info` tell it in two forms."""
+    made = info.get("created")
+    return made.timestamp() if isinstance(made, datetime) else made
+
+
+def _walked(fs: AbstractFileSystem, path: str, depth: int | None = None) -> dict[str, Info]:
+    """{name: facts} of every file and folder below a folder, so many steps down.
+
+    In place of fsspec's own `find` and `glob`, which pass over folders that cannot be listed: with one refusal or one
+    lost connection, files that are there would look gone.
+    """
+    found: dict[str, Info] = {}
+    folders = [(path.rstrip("/") or path, 1)]
+    while folders:
+        folder, level = folders.pop()
+        try:
+            infos = fs.ls(folder, detail=True)
+        except (FileNotFoundError, NotADirectoryError):  # nothing there, or not any more
+            continue
+        for info in infos:
+            if info["type"] == "directory" and (name := str(info["name"]).rstrip("/")) != folder:
+                found[name] = info
+                if depth is None or level < depth:
+                    folders.append((name, level + 1))
+            elif info["type"] != "directory":
+                found[str(info["name"])] = info
+    return found
+
+
+def _has_own(fs: AbstractFileSystem, method: str) -> bool:
+    """Whether a store lists in its own way, and not by fsspec's."""
+    here, asynchronous = type(fs), getattr(AsyncFileSystem, f"_{method}")
+    ours = getattr(here, method) is not getattr(AbstractFileSystem, method)
+    return ours or getattr(here, f"_{method}", asynchronous) is not asynchronous
+
+
+def _globbed(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
+    """{name: facts} of the files and folders that `pattern` matches; of folders alone where it ends with a slash."""
+    match = globs.translated(pattern).fullmatch
+    if _has_own(fs, "glob") or _has_own(fs, "find"):
+        return dict(fs.glob(pattern, detail=True))
+    root = globs.base(pattern)
+    depth = None if "**" in pattern else pattern.rstrip("/").removeprefix(root).strip("/").count("/") + 1
+    found = _walked(fs, root or "/" * pattern.startswith("/"), depth).items()
+    return {n: i for n, i in found if match(n) and (i["type"] == "directory" or not pattern.endswith("/"))}
+
+
+def _matched(fs: AbstractFileSystem, pattern: str) -> tuple[list[Info], int]:
+    """(facts of the input files that `pattern` stands for, how many names it matched).
+
+    Bookkeeping (see `globs.is_data`) counts where the pattern spells the '_' or '.' that the name begins with. One that
+    ends with '*' means no files that are called something else than Parquet; one without any suffix may be Parquet.
+    Raises `JobError` for what is no pattern.
+    """
+    names = _globbed(fs, pattern)
+    found: dict[str, Info] = {}
+    last = pattern.rstrip("/").rpartition("/")[2]
+    for name in sorted(names):
+        if globs.is_hidden(name, pattern):
+            continue
+        if names[name]["type"] == "file" and not name.endswith("/") and globs.is_meant(name.rpartition("/")[2], last):
+            found[name] = names[name]
+        elif names[name]["type"] == "directory":
+            prefix = name.rstrip("/") + "/"
+            below = files_below(fs, name).items()
+            found |= {n: i for n, i in below if globs.is_data(n.removeprefix(prefix))}
+    return list(found.values()), len(names)

@@ -164,9 +164,11 @@ class SlabPool:
             return False
         if self.arena is None or (slab is not None and not prefix):
             return True
-        # No range for a block and its prefix, however many cells are free between the others: it waits.
-        idle = [s.span for s in self.slabs if s.is_empty and s is not slab]
-        return self.arena.longest(idle) >= prefix + (width if slab is None else 0)
+        # No range for a block and its prefix, however many cells are free between the others: it waits. An idle slab
+        # may go for the prefix.
+        idle = [s.span for s in self.slabs if s.is_empty]
+        stays = slab is not None and not slab.is_empty
+        return self.arena.longest(idle) >= prefix + (0 if stays else width)
 
     def take(self, columns: int) -> tuple[Slab, int]:
         """A block of at least `columns` cells: (slab, block). Beyond the bound where it does not fit: whoever has

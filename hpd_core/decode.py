@@ -185,7 +185,7 @@ class Decoder:
         """Whether there is room for the KV of the first document that waits, and for its prefix where that is new."""
         number = call.waiting[0]
         prefix = call.prompts[number].shared.prefix
-        return self._pool.fits(call.asked[number].cells, 0 if prefix in self._prefixes else len(prefix))
+        return self._pool.fits(call.asked[number].cells, 0 if prefix in self._prefixes else max(1, len(prefix)))
 
     def _admit(self, call: Call) -> ActiveDocument:
         number = call.waiting.popleft()
@@ -241,7 +241,6 @@ class Decoder:
                 before.read(counts)
             return
         logits = graphs.step(feeds, logits=True).logits
-        assert logits is not None  # asked for
         self._choose(feeds, owners, logits.clone() if self.keep_logits else logits, counts)
 
     def _forward(self, feeds: Sequence[Feed], counts: Counts) -> Tensor:

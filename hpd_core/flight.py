@@ -61,7 +61,7 @@ class Flight:
         outputs = graphs.step(feeds, source, taught, logits=keep_logits)
         for place, slot in enumerate(slots):
             slot.flying = place
-        return cls(slots, Reading(outputs), None if outputs.logits is None else outputs.logits.clone())
+        return cls(slots, Reading(outputs), outputs.logits.clone() if keep_logits else None)
 
     def read(self, counts: Counts) -> None:
         """Waits for the ids and writes them. Of a slot that has ended since, nothing: that its last id was fed was in

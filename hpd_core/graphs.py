@@ -52,12 +52,12 @@ _COPIES = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
 
 
 class Outputs(NamedTuple):
-    """Of the choices of a step: ids that were chosen [n], their log-probabilities [n], and logits [n, vocabulary] where
-    they were asked for. Overwritten by a later step."""
+    """Of the choices of a step: ids that were chosen [n], their log-probabilities [n], logits [n, vocabulary], or
+    [n, 0] where nobody asked for them. Overwritten by a later step."""
 
     chosen: Tensor
     logprobs: Tensor
-    logits: Tensor | None
+    logits: Tensor
 
 
 class Unrecordable(TorchDispatchMode):
@@ -142,7 +142,7 @@ class GraphRunner:
             else:
                 self._run(buffers)
         count = sum(len(f.wanted) for f in feeds)
-        return Outputs(*(None if t is None else t[:count] for t in self._outputs[shape.rows, logits]))
+        return Outputs(*(t[:count] for t in self._outputs[shape.rows, logits]))
 
     def _make_room(self, shape: StepShape) -> None:
         """Forgets what was recorded, where tensors that it knows have moved, and the shape that was not used for
@@ -215,12 +215,10 @@ class GraphRunner:
         ids = torch.where(source < 0, parts["ids"], self._latest.index_select(0, source.clamp_min(0)))
         logits = self.model.step(ids, parts["positions"], plan, parts["wanted"])
         wide = widened(logits)
-        found = Outputs(*settled(wide, wide.argmax(-1), parts["taught"]), logits if shape.logits else None)
-        kept = self._outputs.get((shape.rows, shape.logits))
-        if kept is None:  # never while recording: the first step of the shape was here
-            kept = Outputs(*(None if t is None else torch.empty_like(t) for t in found))
-            self._outputs[shape.rows, shape.logits] = kept
-        for old, new in zip(kept, found, strict=True):
-            if old is not None and new is not None:
-                old.copy_(new)
-        self._latest[: shape.rows].copy_(found.chosen)
+        chosen, logprobs = settled(wide, wide.argmax(-1), parts["taught"])
+        found = Outputs(chosen, logprobs, logits if shape.logits else logits[:, :0])
+        if (shape.rows, shape.logits) not in self._outputs:  # never while recording: the shape's first step was here
+            self._outputs[shape.rows, shape.logits] = Outputs(*(torch.empty_like(t) for t in found))
+        for kept, new in zip(self._outputs[shape.rows, shape.logits], found, strict=True):
+            kept.copy_(new)
+        self._latest[: shape.rows].copy_(chosen)

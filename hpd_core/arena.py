@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -48,42 +49,57 @@ class Store:
 
 
 class Arena(Store):
-    """One store for all slabs of a decoder: their tensors keep their addresses, so that a recorded CUDA graph finds
-    them. Where it is full it grows, which moves them: `version` counts how often.
+    """One store for all slabs and prefixes of a decoder: their tensors keep their addresses, so that a recorded CUDA
+    graph finds them. Where it is full it grows, which moves them: `version` counts how often.
 
-    Slabs get ranges of it, first fit. Cells of a fresh range are zero and free.
+    cells: of slabs and prefixes together; VOID and SINK are two more. is_bound: whether memory is short, so that it
+    grows by no more than what is missing; otherwise by as much as it has, so that it seldom does.
+
+    Ranges are given out first fit, those of slabs from the end: prefixes stay, and would lie in their way, and in that
+    of the end that grows. Cells of a fresh range are zero and free.
     """
 
-    def __init__(self, cells: int, device: torch.device) -> None:
-        super().__init__(max(cells, SINK + 1), device)
+    def __init__(self, cells: int, device: torch.device, *, is_bound: bool = False) -> None:
+        super().__init__(cells + SINK + 1, device)
         self.version = 0
-        self._free = [(SINK + 1, self.cells)]
+        self.is_bound = is_bound
+        self._free = joined([(SINK + 1, self.cells)])
+        self._let_go: list[tuple[int, int]] = []
 
-    def take(self, cells: int) -> int:
+    def take(self, cells: int, *, at_end: bool = False) -> int:
         """First cell of a range of `cells`."""
-        if not any(stop - start >= cells for start, stop in self._free):
+        if self.longest() < cells:
             self._grow(cells)
-        number, (start, stop) = next((n, r) for n, r in enumerate(self._free) if r[1] - r[0] >= cells)
-        self._free[number : number + 1] = [(start + cells, stop)] if stop - start > cells else []
-        here = slice(start, start + cells)
+        fitting = [n for n, (start, stop) in enumerate(self._free) if stop - start >= cells]
+        number = fitting[-1 if at_end else 0]
+        start, stop = self._free[number]
+        first = stop - cells if at_end else start
+        self._free[number : number + 1] = [r for r in ((start, first), (first + cells, stop)) if r[0] < r[1]]
+        here = slice(first, first + cells)
         self.stub[here], self.position[here], self.index[here] = NO_STUB, NEVER, 0
         for pair in self.layers.values():
             for stored in pair:
                 stored[here] = 0  # NaN of the last owner would reach the next one: 0 * NaN is NaN
-        return start
+        return first
 
     def give_back(self, start: int, cells: int) -> None:
-        ranges = sorted([*self._free, (start, start + cells)])
-        self._free = ranges[:1]
-        for first, last in ranges[1:]:
-            if first == self._free[-1][1]:
-                self._free[-1] = (self._free[-1][0], last)
-            else:
-                self._free.append((first, last))
+        self._free = joined([*self._free, (start, start + cells)])
+
+    def let_go(self, start: int, cells: int) -> None:
+        """As `give_back`, from a finalizer, which may run at any moment, in the middle of `take` too."""
+        self._let_go.append((start, start + cells))
+
+    def longest(self, idle: Sequence[tuple[int, int]] = ()) -> int:
+        """Cells of the longest range that is free, or would be if the ranges `idle` (first cell, behind the last) were
+        given back."""
+        while self._let_go:
+            self._free = joined([*self._free, self._let_go.pop()])
+        return max((stop - start for start, stop in (joined([*self._free, *idle]) if idle else self._free)), default=0)
 
     def _grow(self, cells: int) -> None:
-        """By what it has, or by `cells` where that is more."""
-        more = max(self.cells, cells)
+        """So that a range of `cells` is free at the end."""
+        at_end = self.cells - self._free[-1][0] if self._free and self._free[-1][1] == self.cells else 0
+        more = cells - at_end if self.is_bound else max(self.cells, cells)
         fresh = Store(more, self.device)
         self.stub = torch.cat([self.stub, fresh.stub])
         self.position = torch.cat([self.position, fresh.position])
@@ -94,6 +110,17 @@ class Arena(Store):
         self.give_back(self.cells, more)
         self.cells += more
         self.version += 1
+
+
+def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same cells in as few ranges (first cell, behind the last) as can be, in order; without empty ones."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start == found[-1][1]:
+            found[-1] = (found[-1][0], stop)
+        elif start < stop:
+            found.append((start, stop))
+    return found
 
 
 def _lazy_zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:

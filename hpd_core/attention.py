@@ -19,6 +19,7 @@ from torch import Tensor
 from hpd_core import mask
 from hpd_core.cache import Slab
 from hpd_core.mask import Tokens
+from hpd_core.products import attend_blocks, masked_attention
 from hpd_core.settings import Layout, Visibility
 
 
@@ -230,33 +231,6 @@ def attend_plain(
     return out
 
 
-def masked_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sees: Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """By the book: query [Q, heads, d], key and value [kv_heads, K, d or d_v], sees [Q, K] -> [Q, heads, d_v]."""
-    group = query.shape[1] // key.shape[0]
-    key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
-    scores = torch.einsum("qhd,hkd->hqk", query, key) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    weights = softmax_beside(scores.masked_fill(~sees, float("-inf")), sinks)
-    return torch.einsum("hqk,hkd->qhd", weights, value)
-
-
-def softmax_beside(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax over the keys of scores [.., heads, Q, K]; where there are sinks, beside that of each head."""
-    if sinks is None:
-        return torch.softmax(scores, -1)
-    beside = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.softmax(torch.cat([scores, beside], -1), -1)[..., :-1]
-
-
 def _with_prefix(tokens: Tokens, length: int) -> Tokens:
     line = torch.arange(length, device=tokens.position.device)
     nothing = torch.zeros_like(line)
@@ -287,7 +261,8 @@ def attend_fast(
         sums.append(log_sum.reshape(-1, heads))
     out = torch.cat(parts).index_select(0, plan.order)
     log_sums = torch.cat(sums).index_select(0, plan.order)
-    if sinks is not None:  # a part of its own that adds nothing, merged like the prefix
+    # Pair by pair and not by `products.merged`, which wants every part for every row: a prefix has rows of its own.
+    if sinks is not None:  # a part of its own that adds nothing
         beside = sinks.to(log_sums.dtype)
         out = out * torch.sigmoid(log_sums - beside).unsqueeze(-1).to(out.dtype)
         log_sums = torch.logaddexp(log_sums, beside)
@@ -310,46 +285,3 @@ def attend_fast(
         else:
             out[prefix.rows] = merged
     return out
-
-
-def attend_blocks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    added: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    *,
-    products: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """query [B, R, heads, d], key/value [B, kv_heads, C, d] -> output [B, R, heads, d_v], log-sum-exp [B, R, heads].
-
-    The query heads of one KV head are folded into rows, so that a block is one matrix product per KV head.
-    products: by plain matrix products on a CPU too, as on a GPU.
-    """
-    batch, width, heads, head_dim = query.shape
-    kv_heads = key.shape[1]
-    group = heads // kv_heads
-    folded = query.view(batch, width, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4)
-    folded = folded.reshape(batch, kv_heads, width * group, head_dim)
-    if query.device.type == "cpu" and not products and softcap is None and head_dim == value.shape[-1]:
-        # The kernel behind scaled_dot_product_attention on CPU; only the operator itself returns the log-sum-exp.
-        out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            folded, key, value, 0.0, False, attn_mask=added, scale=scale
-        )
-    else:
-        scores = torch.matmul(folded, key.transpose(-1, -2)).to(_accumulator(query.dtype)) * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        if added is not None:
-            scores = scores + added
-        log_sum = torch.logsumexp(scores, -1)
-        weights = torch.exp(scores - log_sum.unsqueeze(-1)).to(value.dtype)
-        out = torch.matmul(weights, value)
-    out = out.view(batch, kv_heads, width, group, -1).transpose(1, 2).reshape(batch, width, heads, -1)
-    log_sum = log_sum.view(batch, kv_heads, width, group).transpose(1, 2).reshape(batch, width, heads)
-    return out, log_sum
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32

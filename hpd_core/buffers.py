@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -29,7 +30,10 @@ def bucket(count: int, least: int = 1) -> int:
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """Sizes of a step, each a bucket: rows of `documents` documents, at most `width` each, that read at most `columns`
-    cells of their own and one of `prefixes` prefixes of at most `prefix_columns` tokens (0 and 0: there is none)."""
+    cells of their own and one of `prefixes` prefixes of at most `prefix_columns` tokens (0 and 0: there is none).
+
+    logits: whether they are kept beside the ids that are chosen.
+    """
 
     rows: int
     documents: int
@@ -37,18 +41,21 @@ class StepShape:
     columns: int
     prefixes: int
     prefix_columns: int
+    logits: bool
 
     @classmethod
-    def of(cls, feeds: Sequence[Feed]) -> StepShape:
+    def of(cls, feeds: Sequence[Feed], *, logits: bool) -> StepShape:
         prefixes = {f.prefix for f in feeds}
         longest = max(0 if p is None else p.used[0] for p in prefixes)
+        lengths = [len(f.ids) for f in feeds]
         return cls(
-            rows=bucket(sum(len(f.ids) for f in feeds)),
+            rows=bucket(sum(lengths)),
             documents=bucket(len(feeds)),
-            width=bucket(max(len(f.ids) for f in feeds)),
+            width=bucket(max(lengths)),
             columns=bucket(max(f.slab.used[f.block] for f in feeds), _COLUMNS),
             prefixes=bucket(len(prefixes)) if longest else 0,
             prefix_columns=bucket(longest, _COLUMNS) if longest else 0,
+            logits=logits,
         )
 
 
@@ -85,8 +92,8 @@ class Buffers:
         """source: [rows] or empty, taught: [wanted rows] or empty."""
         self._hosts.reverse()
         host = dict(zip(self.parts, (t.numpy() for t in self._hosts[0].split(self._sizes)), strict=True))
-        shape, rows = self.shape, sum(len(f.ids) for f in feeds)
-        starts = [sum(len(f.ids) for f in feeds[:b]) for b in range(len(feeds))]
+        shape = self.shape
+        *starts, rows = accumulate((len(f.ids) for f in feeds), initial=0)
         prefixes: dict[Slab | None, int] = {}
         for f in feeds:
             prefixes.setdefault(f.prefix, len(prefixes))

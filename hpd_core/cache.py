@@ -27,20 +27,38 @@ _STEP = 64
 class Slab:
     """KV of up to `documents` documents of at most `columns` tokens each, in a store of its own or in an `arena`.
 
-    start: its first cell there. A range of an arena is given back when nobody knows the slab any more: documents read a
-    prefix on that its cache has let go.
+    start: its first cell there. Whoever has taken a slab of an arena frees it.
     """
 
-    def __init__(self, documents: int, columns: int, device: torch.device, arena: Arena | None = None) -> None:
+    def __init__(
+        self,
+        documents: int,
+        columns: int,
+        device: torch.device,
+        arena: Arena | None = None,
+        *,
+        at_end: bool = False,
+    ) -> None:
+        """at_end: see `Arena.take`."""
         self.documents, self.columns, self.device = documents, columns, device
         self.used = [0] * documents
         self.start = 0
+        self._arena = arena
         self._store = arena or Store(documents * columns, device)
         if arena is not None:
-            self.start = arena.take(documents * columns)
-            weakref.finalize(self, arena.give_back, self.start, documents * columns).atexit = False
+            self.start = arena.take(documents * columns, at_end=at_end)
         self._free = list(range(documents))
         self._given_back: list[list[int]] = [[] for _ in range(documents)]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its first cell in the store, and the one behind its last."""
+        return self.start, self.start + self.documents * self.columns
+
+    def free(self) -> None:
+        """Gives its range of an arena back; nobody may use the slab any more."""
+        if self._arena is not None:
+            self._arena.give_back(self.start, self.documents * self.columns)
 
     @property
     def stub(self) -> Tensor:
@@ -128,18 +146,29 @@ class SlabPool:
     """Slabs by width class. Freed slabs of a width are reused, so that a run does not allocate at every step.
 
     cells: bound of all slabs together, whether their blocks are in use or free; None: no bound.
-    arena: what the slabs lie in; each in a store of its own where it is None.
+    arena: what the slabs and prefixes lie in; each in a store of its own where it is None.
     """
 
     def __init__(self, device: torch.device, cells: int | None = None, arena: Arena | None = None) -> None:
         self.device, self.cells, self.arena = device, cells, arena
         self._slabs: dict[int, list[Slab]] = {}
 
-    def fits(self, columns: int) -> bool:
-        """Whether a block of `columns` cells can be taken within the bound. Whole slabs count, which is what a GPU
-        allocates."""
+    def fits(self, columns: int, prefix: int = 0) -> bool:
+        """Whether a block of `columns` cells can be taken within the bound, and a fresh prefix of `prefix` cells before
+        it. Whole slabs count, which is what a GPU allocates."""
+        if self.cells is None:
+            return True
         width = block_width(columns)
-        return self._free_slab(width) is not None or self.cells is None or self._used_cells() + width <= self.cells
+        slab = self._free_slab(width)
+        if slab is None and self._used_cells() + width > self.cells:
+            return False
+        if self.arena is None or (slab is not None and not prefix):
+            return True
+        # No range for a block and its prefix, however many cells are free between the others: it waits. An idle slab
+        # may go for the prefix.
+        idle = [s.span for s in self.slabs if s.is_empty]
+        stays = slab is not None and not slab.is_empty
+        return self.arena.longest(idle) >= prefix + (0 if stays else width)
 
     def take(self, columns: int) -> tuple[Slab, int]:
         """A block of at least `columns` cells: (slab, block). Beyond the bound where it does not fit: whoever has
@@ -148,10 +177,30 @@ class SlabPool:
         slab = self._free_slab(width)
         if slab is None:
             # Idle slabs go first: documents come sorted by length, and those widths are done with.
-            self._slabs = {w: [s for s in group if not s.is_empty] for w, group in self._slabs.items()}
-            slab = Slab(self._documents(width), width, self.device, self.arena)
+            self._drop_idle()
+            slab = Slab(self._documents(width), width, self.device, self.arena, at_end=True)
             self._slabs.setdefault(width, []).append(slab)
         return slab, slab.take()
+
+    def take_prefix(self, length: int) -> Slab:
+        """A slab of one block for a shared prefix. It lives as long as anybody knows it: documents read a prefix on
+        that its cache has let go."""
+        columns = max(1, length)
+        if self.arena is None:
+            slab = Slab(1, columns, self.device)
+        else:
+            if self.arena.longest() < columns:
+                self._drop_idle()
+            slab = Slab(1, columns, self.device, self.arena)
+            weakref.finalize(slab, self.arena.let_go, slab.start, columns).atexit = False
+        slab.take()
+        return slab
+
+    def _drop_idle(self) -> None:
+        for slab in self.slabs:
+            if slab.is_empty:
+                slab.free()
+        self._slabs = {width: [s for s in group if not s.is_empty] for width, group in self._slabs.items()}
 
     def _free_slab(self, width: int) -> Slab | None:
         return next((slab for slab in self._slabs.get(width, ()) if not slab.is_full), None)
@@ -166,6 +215,8 @@ class SlabPool:
         cells = _CELLS_PER_SLAB
         if self.cells is not None:
             cells = min(cells, self.cells // _LEAST_SLABS, self.cells - self._used_cells())
+            if self.arena is not None:
+                cells = min(cells, self.arena.longest())
         return max(1, min(_MAX_DOCUMENTS, cells // width))
 
     @property
@@ -183,13 +234,23 @@ class PrefixCache:
         self.budget = budget
         self._prefixes: OrderedDict[Hashable, Slab] = OrderedDict()
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._prefixes
+
     def get(self, key: Hashable) -> Slab | None:
         slab = self._prefixes.get(key)
         if slab is not None:
             self._prefixes.move_to_end(key)
         return slab
 
+    def make_room(self, columns: int) -> None:
+        """Lets prefixes go until one more of `columns` cells, which take as much as those of the others, is within the
+        budget, or alone."""
+        while held := list(self._prefixes.values()):
+            cells, taken = sum(s.columns for s in held), sum(s.bytes for s in held)
+            if taken * (cells + columns) <= self.budget * cells:
+                return
+            self._prefixes.popitem(last=False)
+
     def put(self, key: Hashable, slab: Slab) -> None:
         self._prefixes[key] = slab
-        while len(self._prefixes) > 1 and sum(s.bytes for s in self._prefixes.values()) > self.budget:
-            self._prefixes.popitem(last=False)

@@ -29,6 +29,20 @@ class Row:
         return self.slot.taught_at(len(self.slot.ids) + self.drafted)
 
 
+def widened(logits: Tensor) -> Tensor:
+    """Logits to choose by and to take log-probabilities of: no half precision."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def settled(logits: Tensor, likeliest: Tensor, taught: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids that are written and their natural-log probabilities, both [n]: the taught ones where they are not -1.
+
+    logits: [n, vocabulary], widened. likeliest, taught: [n]; None where nothing is taught. Asks the device for nothing.
+    """
+    chosen = likeliest if taught is None else torch.where(taught < 0, likeliest, taught)
+    return chosen, logits.gather(-1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
+
+
 @dataclass(frozen=True, slots=True)
 class Chooser:
     """absent_margin: see DecodeSettings. keep_logits: whether choices carry their logits."""
@@ -44,12 +58,10 @@ class Chooser:
         logits: [rows, vocabulary], for each slot one row and one more behind each of its drafted ids.
         """
         rows = [Row(slot, k) for slot in slots for k in range(1 + len(slot.drafted))]
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = self._likeliest(rows, self._with_margin(rows, wide))
-        if any(row.slot.taught is not None for row in rows):
-            override = self.model.tensor([row.taught for row in rows])
-            chosen = torch.where(override >= 0, override, chosen)
-        logprobs = wide.gather(-1, chosen[:, None])[:, 0] - wide.logsumexp(-1)
+        wide = widened(logits)
+        is_taught = any(row.slot.taught is not None for row in rows)
+        taught = self.model.tensor([row.taught for row in rows]) if is_taught else None
+        chosen, logprobs = settled(wide, self._likeliest(rows, self._with_margin(rows, wide)), taught)
         choices = [ChosenId(*pair) for pair in zip(chosen.tolist(), logprobs.tolist(), strict=True)]
         if self.keep_logits:
             choices = [replace(choice, logits=logits[n]) for n, choice in enumerate(choices)]
@@ -71,9 +83,8 @@ class Chooser:
     def _likeliest(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
         """The likeliest id of each row [n], of those that its slot may write there. logits: [n, vocabulary]."""
         chosen = logits.argmax(-1)
-        groups: dict[
-            tuple[int, ...], list[int]
-        ] = {}  # slots of one document that have written the same share their ids
+        # Slots of one document that have written the same share their ids.
+        groups: dict[tuple[int, ...], list[int]] = {}
         for number, row in enumerate(rows):
             if row.slot.allowed is not None:
                 groups.setdefault(row.slot.allowed(row.before), []).append(number)

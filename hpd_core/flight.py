@@ -11,7 +11,18 @@ from torch import Tensor
 from hpd_core.batch import Feed
 from hpd_core.graphs import GraphRunner, Outputs
 from hpd_core.rows import Counts
+from hpd_core.settings import DecodeSettings, Visibility
 from hpd_core.slots import ChosenId, Slot
+
+
+def may_fly(settings: DecodeSettings, slots: Sequence[Slot]) -> bool:
+    """Whether the device alone can choose what these slots go on with. Not under `causal`: a row that is fed behind the
+    end of a value would be seen."""
+    return (
+        settings.visibility is Visibility.ISOLATED
+        and not settings.draft_tokens
+        and all(slot.allowed is None for slot in slots)
+    )
 
 
 class Reading:
@@ -47,7 +58,7 @@ class Flight:
     ) -> Flight:
         """Begins a step that feeds each slot one id, which may be flying itself."""
         source, taught = [slot.flying for slot in slots], [slot.taught_at(slot.chosen) for slot in slots]
-        outputs = graphs.step(feeds, source, taught)
+        outputs = graphs.step(feeds, source, taught, logits=keep_logits)
         for place, slot in enumerate(slots):
             slot.flying = place
         return cls(slots, Reading(outputs), outputs.logits.clone() if keep_logits else None)

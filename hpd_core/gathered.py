@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hpd_core import mask
 from hpd_core.arena import VOID, Arena
-from hpd_core.attention import attend_blocks
 from hpd_core.mask import Tokens
+from hpd_core.products import attend_blocks, merged
 from hpd_core.settings import Layout, Visibility
 
 
@@ -128,11 +128,3 @@ class GatheredPlan:
             sees = mask.visible(self._queries[number], keys, self._layout, self._visibility, window)
             self._bias[key] = mask.bias(sees, dtype).repeat_interleave(group, dim=1).unsqueeze(1)
         return self._bias[key]
-
-
-def merged(parts: Tensor, log_sums: Tensor) -> Tensor:
-    """Softmax over all keys from softmaxes over some each: parts [P, T, heads, d] and log-sum-exps [P, T, heads]
-    -> [T, heads, d]. A part in which a row sees nothing weighs nothing, whatever it holds; NaN elsewhere stays."""
-    weights = torch.softmax(log_sums, 0).to(parts.dtype).unsqueeze(-1)
-    blind = (log_sums == float("-inf")).unsqueeze(-1)
-    return (parts.masked_fill(blind, 0.0) * weights).sum(0)

@@ -7,14 +7,14 @@ is recorded, and replayed from then on. On a CPU the same function is called ove
 
 The chosen ids stay on the device: the next step may feed them before the host has read them.
 
-Unverified on a GPU; `tests/core/test_graphs.py` holds everything but the recording itself.
+Unverified on a GPU; `tests/core/test_graphs*.py` hold everything but the recording itself.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from hpd_core.arena import Arena
 from hpd_core.batch import Feed
 from hpd_core.buffers import Buffers, StepShape
+from hpd_core.choice import settled, widened
 from hpd_core.gathered import GatheredPlan, Ranges
 from hpd_core.mask import Tokens
 from hpd_core.model import Model
@@ -51,12 +52,12 @@ _COPIES = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
 
 
 class Outputs(NamedTuple):
-    """Of the choices of a step: logits [n, vocabulary], the ids that were chosen [n] and their log-probabilities [n].
-    Overwritten by a later step."""
+    """Of the choices of a step: ids that were chosen [n], their log-probabilities [n], logits [n, vocabulary], or
+    [n, 0] where nobody asked for them. Overwritten by a later step."""
 
-    logits: Tensor
     chosen: Tensor
     logprobs: Tensor
+    logits: Tensor
 
 
 class Unrecordable(TorchDispatchMode):
@@ -90,50 +91,81 @@ class GraphRunner:
     def __init__(self, model: Model, arena: Arena, layout: Layout, visibility: Visibility) -> None:
         self.model, self.arena = model, arena
         self.layout, self.visibility = layout, visibility
-        self.records: bool | None = None if model.device.type == "cuda" else False
+        #: On a CPU nothing is ever recorded: whoever asks for graphs there, a test, wants the steps over buffers.
+        self._rehearses = model.device.type != "cuda"
+        self.records: bool | None = False if self._rehearses else None
         self._version = arena.version
-        self._buffers: dict[StepShape, Buffers] = {}
+        #: The least recently used shape first.
+        self._buffers: OrderedDict[StepShape, Buffers] = OrderedDict()
+        #: Of recorded graphs alone: what refers to this runner would keep it, and its arena, after it is let go.
         self._replays: dict[StepShape, Callable[[], None]] = {}
-        #: By rows: few, while shapes are many.
-        self._outputs: dict[int, Outputs] = {}
+        #: By rows and whether there are logits: few, while shapes are many.
+        self._outputs: dict[tuple[int, bool], Outputs] = {}
         #: Ids that the last step has chosen.
         self._latest = torch.zeros(_ROWS, dtype=torch.int64, device=model.device)
-        self._pool: Any = None
+        self._aside: tuple[Any, Any] | None = None
 
-    def step(self, feeds: Sequence[Feed], source: Sequence[int] = (), taught: Sequence[int] = ()) -> Outputs:
+    @property
+    def replays(self) -> bool:
+        """Whether steps are to go over buffers: not where a GPU cannot record them, which would pay padding, copies of
+        keys and documents that wait, for nothing."""
+        return self._rehearses or self.records is not False
+
+    @property
+    def recorded(self) -> int:
+        """Shapes of which there is a recording."""
+        return len(self._replays)
+
+    def step(
+        self, feeds: Sequence[Feed], source: Sequence[int] = (), taught: Sequence[int] = (), *, logits: bool
+    ) -> Outputs:
         """One forward pass over feeds none of which is prefill. Outputs: of what they want, in their order.
 
         source: for each row, the place among the choices of the step before of the id that it feeds; -1: the feed's.
         taught: for each choice the id to make; -1: the likeliest.
         """
-        shape = StepShape.of(feeds)
+        shape = StepShape.of(feeds, logits=logits)
         self._make_room(shape)
         is_new = shape not in self._buffers
         if is_new:
             self._buffers[shape] = Buffers(shape, self.model.device)
+        self._buffers.move_to_end(shape)
         buffers = self._buffers[shape]
         buffers.fill(feeds, source, taught)
         if is_new:
             self._first(buffers)
         else:
-            if shape not in self._replays:
-                self._replays[shape] = self._recorded(buffers)
-            self._replays[shape]()
+            if self.records and shape not in self._replays:
+                self._record(buffers)
+            if shape in self._replays:
+                self._replays[shape]()
+            else:
+                self._run(buffers)
         count = sum(len(f.wanted) for f in feeds)
-        return Outputs(*(t[:count] for t in self._outputs[shape.rows]))
+        return Outputs(*(t[:count] for t in self._outputs[shape.rows, logits]))
 
     def _make_room(self, shape: StepShape) -> None:
-        """Forgets what was recorded, where tensors that it knows have moved, and where it has become too much."""
+        """Forgets what was recorded, where tensors that it knows have moved, and the shape that was not used for
+        longest, where there are too many."""
         rows = len(self._latest)
-        if shape.rows > rows:
-            self._latest = torch.cat([self._latest, self._latest.new_zeros(shape.rows - rows)])
-        is_full = shape not in self._buffers and len(self._buffers) == _MOST_SHAPES
-        if self._version != self.arena.version or shape.rows > rows or is_full:
-            if self.records and self._replays:
-                torch.cuda.synchronize(self.model.device)  # the last step may still run
-            for kept in (self._replays, self._buffers, self._outputs):
-                kept.clear()
-            self._version, self._pool = self.arena.version, None
+        if self._version != self.arena.version or shape.rows > rows:
+            self._forget()
+            self._latest = torch.cat([self._latest, self._latest.new_zeros(max(0, shape.rows - rows))])
+            self._version = self.arena.version
+        elif shape not in self._buffers and len(self._buffers) >= _MOST_SHAPES:
+            self._wait()
+            unused, _ = self._buffers.popitem(last=False)
+            self._replays.pop(unused, None)
+
+    def _forget(self) -> None:
+        self._wait()
+        for kept in (self._replays, self._buffers, self._outputs):
+            kept.clear()
+        self._aside = None
+
+    def _wait(self) -> None:
+        if self._replays:
+            torch.cuda.synchronize(self.model.device)  # a recording may still run
 
     def _first(self, buffers: Buffers) -> None:
         """The first step of a shape, which makes what is made once: outputs, a library's workspaces. The very first of
@@ -147,21 +179,25 @@ class GraphRunner:
         if found.names:
             log.info("steps are not recorded as CUDA graphs, as they hold %s", ", ".join(sorted(found.names)))
 
-    def _recorded(self, buffers: Buffers) -> Callable[[], None]:
-        run = partial(self._run, buffers)
-        if not self.records:
-            return run
+    def _record(self, buffers: Buffers) -> None:
         try:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                run()
+            self._replays[buffers.shape] = self._captured(buffers)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             self.records = False
+            self._forget()
             log.warning("steps are not recorded as CUDA graphs: %s", str(error).split("\n")[0])
-            return run
+
+    def _captured(self, buffers: Buffers) -> Callable[[], None]:
+        """Records the step of these buffers; what replays it. All recordings share memory and a stream: torch's own
+        one for that is made once, on whatever device is current then."""
+        if self._aside is None:
+            self._aside = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.model.device)
+        pool, stream = self._aside
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            self._run(buffers)
         replay: Callable[[], None] = graph.replay
         return replay
 
@@ -178,12 +214,11 @@ class GraphRunner:
         source = parts["source"]
         ids = torch.where(source < 0, parts["ids"], self._latest.index_select(0, source.clamp_min(0)))
         logits = self.model.step(ids, parts["positions"], plan, parts["wanted"])
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        chosen = torch.where(parts["taught"] < 0, wide.argmax(-1), parts["taught"])
-        logprobs = wide.gather(-1, chosen[:, None])[:, 0] - wide.logsumexp(-1)
-        found = Outputs(logits, chosen, logprobs)
-        if shape.rows not in self._outputs:  # never while recording: the first step of the shape was here
-            self._outputs[shape.rows] = Outputs(*(torch.empty_like(t) for t in found))
-        for kept, new in zip(self._outputs[shape.rows], found, strict=True):
+        wide = widened(logits)
+        chosen, logprobs = settled(wide, wide.argmax(-1), parts["taught"])
+        found = Outputs(chosen, logprobs, logits if shape.logits else logits[:, :0])
+        if (shape.rows, shape.logits) not in self._outputs:  # never while recording: the shape's first step was here
+            self._outputs[shape.rows, shape.logits] = Outputs(*(torch.empty_like(t) for t in found))
+        for kept, new in zip(self._outputs[shape.rows, shape.logits], found, strict=True):
             kept.copy_(new)
         self._latest[: shape.rows].copy_(chosen)

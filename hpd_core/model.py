@@ -8,7 +8,7 @@ library's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,11 @@ class Model:
         model = cls(hf, long_context=spec.long_context, rounds_activations=rounded)
         model.check()
         return model
+
+    def as_current(self) -> AbstractContextManager[Any]:
+        """Its GPU as CUDA's current device: graphs are recorded, and events noted, on that one, whatever tensors they
+        are about. On a CPU nothing."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     @torch.inference_mode()
     def step(self, ids: Tensor, positions: Tensor, plan: Plan, rows: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpd_core.attention import masked_attention
+from hpd_core.products import masked_attention
 from hpd_core.supported import UnsupportedModelError
 
 _TOKENS = 12

@@ -98,7 +98,8 @@ class DecodeSettings:
     document_block: how many tokens of a document see each other, whatever their order: each sees all of its own block
         and of those before. 1 is causal, as models are pretrained; more is for weights that were fine-tuned with it,
         whose adapter says so. A block is fed whole, so that a step may exceed `tokens_per_step` by as much.
-    cuda_graphs: whether a GPU records steps without prefill as CUDA graphs. Off until one has; nothing on a CPU.
+    cuda_graphs: whether a GPU records steps without prefill as CUDA graphs; nothing on a CPU. Off by default: not yet
+        run on a GPU.
     """
 
     layout: Layout = Layout.BRANCHES

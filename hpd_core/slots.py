@@ -178,6 +178,7 @@ class ActiveDocument:
 
     @property
     def live(self) -> list[int]:
+        """Slots that have not ended as far as the host knows: more than `going` where one's last id is flying."""
         return [n for n, slot in enumerate(self.slots) if not slot.done]
 
     @property

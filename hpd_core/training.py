@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpd_core import mask
-from hpd_core.attention import softmax_beside
 from hpd_core.layout import NO_STUB
 from hpd_core.lessons import Lesson
 from hpd_core.mask import Tokens
+from hpd_core.products import softmax_beside
 from hpd_core.settings import Layout, Visibility
 
 

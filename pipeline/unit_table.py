@@ -28,7 +28,7 @@ def unit_facts(metrics: Metrics) -> dict[str, int | float | str | None]:
 
     rows_<status>, and the counters of `hpd_core.rows.Counts` under their names; prefill_tokens: all that was fed before
     a value (prompts and shared prefixes). Seconds: `STAGES`, and prefill_seconds and decode_seconds, the parts of an
-    actor's time that forward passes took. peak_memory_bytes: most resident memory of the actor's process while it
+    actor's time that its steps took. peak_memory_bytes: most resident memory of the actor's process while it
     worked on the unit, weights included; peak_device_memory_bytes: what its tensors took of a GPU at most. These,
     device, dtype, model and revision are None where no decoder was needed or it is not known. retries, wasted_tokens,
     dollars: `Metrics.spent`, 0 where it is not known. slots_per_step: how full a step was.

@@ -5,7 +5,6 @@ Each variant is the decoder itself with one setting or one hook changed, and wri
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,12 +15,13 @@ from torch import Tensor
 
 from hpd_core.baselines import ArDecoder, Keys
 from hpd_core.batch import Feed, make_step
+from hpd_core.call import Call
 from hpd_core.continuous import ContinuousArDecoder, ContinuousPerAttributeDecoder
 from hpd_core.decode import Decoder
 from hpd_core.extractor import Extractor, Forced, HyperParallelDecoder
 from hpd_core.prompt import EncodedDocument, Prompt, SchemaPrompt
 from hpd_core.rows import Counts
-from hpd_core.slots import SlotTokens
+from hpd_core.slots import ActiveDocument, SlotTokens
 from jobs.decoders import OneByOne, named
 from jobs.timing.engines import HPD, Engine
 
@@ -44,27 +44,25 @@ class StaticBatches(WatchedDecoder):
 
     _held = 0  # slots of the batch, those that have ended among them
 
-    def _admits(self, active: Sequence[Any], prompt: Prompt) -> bool:
-        slots = len(prompt.shared.stubs)
-        if active and self._held + slots > min(self.settings.step_rows, self.settings.open_slots):
+    def _admits(self, call: Call) -> bool:
+        slots = call.asked[call.waiting[0]].slots
+        if call.active and self._held + slots > min(self.settings.step_rows, self.settings.open_slots):
             return False
-        self._held = slots + (self._held if active else 0)
+        self._held = slots + (self._held if call.active else 0)
         return True
 
 
 class PrefillApart(WatchedDecoder):
     """No mixed steps: a step is prefill or decode. It is prefill, of a full step, once half of the rows have ended."""
 
-    def _next_feeds(
-        self, active: list[Any], waiting: deque[int], prompts: Sequence[Prompt], counts: Counts, forced: Any
-    ) -> tuple[list[Feed], list[Any]]:
-        begun = [a for a in active if not a.is_prefilled]
-        rows = sum(len(a.live) for a in active if a.is_prefilled)
-        if not begun and (rows > self.settings.step_rows // 2 or not waiting):
-            return super()._next_feeds(active, deque(), prompts, counts, forced)
-        entering = list(begun)
-        found = super()._next_feeds(entering, waiting, prompts, counts, forced)
-        active += entering[len(begun) :]
+    def _next_feeds(self, call: Call, enters: bool) -> tuple[list[Feed], list[ActiveDocument]]:
+        begun = [a for a in call.active if not a.is_prefilled]
+        rows = sum(len(a.live) for a in call.active if a.is_prefilled)
+        if not begun and (rows > self.settings.step_rows // 2 or not call.waiting):
+            return super()._next_feeds(call, False)
+        everybody, call.active = call.active, list(begun)
+        found = super()._next_feeds(call, enters)
+        call.active = [*everybody, *call.active[len(begun) :]]
         return found
 
 
@@ -85,7 +83,7 @@ class PrefixEveryTime(WatchedDecoder):
 class AllLogits(WatchedDecoder):
     """The head runs on every row of a step."""
 
-    def _step(self, feeds: Sequence[Feed], counts: Counts) -> Tensor:
+    def _forward(self, feeds: Sequence[Feed], counts: Counts) -> Tensor:
         step = make_step(feeds, self.settings.layout, self.settings.visibility, self.model.device, fast=self.fast)
         counts.model_calls += 1
         every = torch.arange(len(step.ids), device=self.model.device)

@@ -56,6 +56,30 @@ def test_closed_values_and_drafts_equal_the_oracle_in_float64(layout, visibility
             assert_same(slots, decode_serial(model, prompt, settings, STOP_IDS))
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second CUDA device")
+def test_a_model_on_another_device_than_the_current_one_is_recorded_there():
+    prompts, settings = prompts_of(0, [1, 17, 9]), settings_of(*WAYS[2])
+    for device in ("cuda:0", "cuda:1"):  # torch keeps what it made for the first recording of a process
+        model = Model(tiny_model("llama").hf.to(device))
+        decoder = Decoder(model, settings, STOP_IDS, keep_logits=True, graphs=True)
+        for _ in range(3):
+            got = decoder.decode(prompts, Counts())
+        assert decoder.recorded > 0
+        for prompt, slots in zip(prompts, got, strict=True):
+            assert_equal(slots, decode_serial(model, prompt, settings, STOP_IDS))
+
+
+def test_a_bounded_arena_is_made_once():
+    model = Model(tiny_model("llama").hf.to("cuda"))
+    prompts = prompts_of(1, [400, 20, 150, 60, 300, 90, 10, 230, 35, 120] * 3, schemas=3, prefix=70)
+    settings = settings_of(*WAYS[2], kv_mib=1, prefix_cache_mib=0, max_slots=48)
+    decoder = Decoder(model, settings, STOP_IDS, keep_logits=True, graphs=True)
+    eager = Decoder(model, settings, STOP_IDS, keep_logits=True, graphs=False).decode(prompts, Counts())
+    for got, right in zip(decoder.decode(prompts, Counts()), eager, strict=True):
+        assert_equal(got, right)
+    assert decoder._graphs.arena.version == 0 and decoder.recorded > 0
+
+
 def test_many_documents_of_any_length_answer_the_same_recorded_or_not():
     """Refill, shapes that come again, an arena that grows, ids that are fed before the host has read them."""
     model = Model(tiny_model("qwen3").hf.to("cuda"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hpd_core.call import Call
 from hpd_core.extractor import HyperParallelDecoder
 from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import EncodedDocument
@@ -105,12 +106,12 @@ def test_a_static_batch_is_left_by_all_before_another_document_enters(
     batches: list[list[int]] = []
     admits = decoder._admits
 
-    def asks(running, prompt):  # type: ignore[no-untyped-def]
-        allowed = admits(running, prompt)
-        if allowed and not running:
+    def asks(call: Call) -> bool:
+        allowed = bool(admits(call))
+        if allowed and not call.active:
             batches.append([])
         if allowed:
-            batches[-1].append(len(prompt.shared.stubs))
+            batches[-1].append(call.asked[call.waiting[0]].slots)
         return allowed
 
     decoder._admits = asks

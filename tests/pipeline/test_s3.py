@@ -201,6 +201,9 @@ def test_a_missing_bucket_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -
         def __getattr__(self, name: str) -> Any:
             return lambda *_, **__: (_ for _ in ()).throw(missing) if name != "invalidate_cache" else None
 
+        def find(self, *_: object, **__: object) -> None:
+            raise missing
+
     monkeypatch.setattr(Storage, "at", lambda self, uri: (Nothing(), uri))
     folder = OutputFolder("s3://bucket/out", Storage())
     missing = answered("NoSuchBucket", FileNotFoundError)
@@ -224,8 +227,10 @@ def test_after_an_answer_that_leaves_it_open_the_store_is_asked(
         def pipe_file(self, *_: object, **__: object) -> None:
             raise answered(code)
 
-        def exists(self, path: str) -> bool:
-            return there
+        def info(self, path: str) -> dict[str, Any]:
+            if not there:
+                raise FileNotFoundError(path)
+            return {"name": path, "size": 1, "type": "file"}
 
     monkeypatch.setattr(Storage, "at", lambda self, uri: (Store(), uri))
     if there:

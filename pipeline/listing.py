@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import datetime
 
 from fsspec import AbstractFileSystem
@@ -24,13 +25,16 @@ def files_below(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
 
     Raises what a store answers in place of a listing.
     """
+    return {name: info for name, info in _below(fs, path).items() if info["type"] == "file"}
+
+
+def _below(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
     if _has_own(fs, "find"):
-        found = fs.find(path, detail=True)
-    elif (info := info_of(fs, path)) and info["type"] != "directory":
-        found = {str(info["name"]): info}
-    else:
-        found = _walked(fs, path) if info else {}
-    return {name: info for name, info in found.items() if info["type"] == "file"}
+        return dict(fs.find(path, detail=True))
+    info = info_of(fs, path)
+    if info and info["type"] != "directory":
+        return {str(info["name"]): info}
+    return _walked(fs, path) if info else {}
 
 
 def input_files(fs: AbstractFileSystem, uri: str, path: str) -> list[InputFile]:
@@ -44,7 +48,9 @@ def input_files(fs: AbstractFileSystem, uri: str, path: str) -> list[InputFile]:
     else:
         # A key of an object store may be file and prefix at once: a listing that holds only itself is a file.
         # Consoles mark a folder by an empty object whose name ends with a slash.
-        infos = [i for i in files_below(fs, path).values() if not i["name"].endswith("/")]
+        below = _below(fs, path)
+        _check_links(uri, path, below.values())
+        infos = [i for i in below.values() if i["type"] == "file" and not i["name"].endswith("/")]
         if not infos:
             local = isinstance(fs, LocalFileSystem) and path != uri
             kind = "holds no file" if is_there(fs, path) else f"does not exist{f' ({path})' if local else ''}"
@@ -57,6 +63,16 @@ def input_files(fs: AbstractFileSystem, uri: str, path: str) -> list[InputFile]:
         if not is_utf8(name := str(info["name"])):
             raise JobError(f"input {name!a}: this name is no UTF-8 and can stand in no manifest: rename it")
     return sorted((input_file(fs, uri, info) for info in infos), key=lambda file: file.uri)
+
+
+def _check_links(uri: str, path: str, infos: Iterable[Info]) -> None:
+    """Raises `JobError` for a symbolic link that is no file: a folder behind it may be another one's of the input, and
+    its rows would count twice; who means it can name it."""
+    for info in infos:
+        name = str(info["name"])
+        if info.get("islink") and info["type"] != "file" and not globs.is_hidden(name, path):
+            aim = f"to the folder {os.path.realpath(name)}" if os.path.isdir(name) else "to nothing"
+            raise JobError(f"input {uri}: {name} is a link {aim}: give what is meant as an input of its own, or remove it")
 
 
 def input_file(fs: AbstractFileSystem, uri: str, info: Info) -> InputFile:
@@ -100,7 +116,7 @@ def _walked(fs: AbstractFileSystem, path: str, depth: int | None = None) -> dict
             infos = fs.ls(folder, detail=True)
         except (FileNotFoundError, NotADirectoryError):  # nothing there, or not any more
             continue
-        for info in infos:
+        for info in map(_followed, infos):
             if info["type"] == "directory" and (name := str(info["name"]).rstrip("/")) != folder:
                 found[name] = info
                 if depth is None or level < depth:
@@ -108,6 +124,12 @@ def _walked(fs: AbstractFileSystem, path: str, depth: int | None = None) -> dict
             elif info["type"] != "directory":
                 found[str(info["name"])] = info
     return found
+
+
+def _followed(info: Info) -> Info:
+    """A local symbolic link to a file as that file: what the hub's cache keeps of a dataset are such links."""
+    name = str(info["name"])
+    return {**info, "type": "file"} if info.get("islink") and os.path.isfile(name) else info
 
 
 def _has_own(fs: AbstractFileSystem, method: str) -> bool:

@@ -6,6 +6,7 @@ joins two of them, as CUDA would.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -97,7 +98,8 @@ def laid_out(kind: str, places: Places) -> Model:
 
 
 @pytest.mark.parametrize(("kind", "way"), [("llama", 0), ("qwen3", 1), ("gemma3", 0), ("gemma3", 2)])
-def test_a_step_follows_its_layers_from_device_to_device(kind, way):
+def test_a_step_follows_its_layers_from_device_to_device(monkeypatch, kind, way):
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     settings = settings_of(*WAYS[way], tokens_per_step=31)
     prompts = prompts_of(0, [1, 17, 9], schemas=2)
     expected = Decoder(tiny_model(kind), settings, STOP_IDS).decode(prompts, Counts())

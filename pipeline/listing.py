@@ -72,7 +72,9 @@ def _check_links(uri: str, path: str, infos: Iterable[Info]) -> None:
         name = str(info["name"])
         if info.get("islink") and info["type"] != "file" and not globs.is_hidden(name, path):
             aim = f"to the folder {os.path.realpath(name)}" if os.path.isdir(name) else "to nothing"
-            raise JobError(f"input {uri}: {name} is a link {aim}: give what is meant as an input of its own, or remove it")
+            raise JobError(
+                f"input {uri}: {name} is a link {aim}: give what is meant as an input of its own, or remove it"
+            )
 
 
 def input_file(fs: AbstractFileSystem, uri: str, info: Info) -> InputFile:

@@ -1,8 +1,9 @@
-"""Which version of a file a store tells: units that are committed are known by it."""
+"""Which files an input stands for, and which version of each: units that are committed are known by it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.job import JobError
 from pipeline.listing import input_file
+from pipeline.storage import Storage
 
 
 class Store(AbstractFileSystem):
@@ -48,3 +50,43 @@ def test_a_store_that_does_not_tell_when_a_file_was_written_last_is_refused(fact
         input_file(Store(), "store://x.parquet", info)
     if facts.get("created"):
         assert input_file(MemoryFileSystem(), "memory://x.parquet", info).version.startswith("mtime:")
+
+
+class TestLinks:
+    """What a hub's cache keeps of a dataset: links to files that lie elsewhere, without a suffix."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "blob").write_bytes(b"1234")
+        (tmp_path / "in" / "data").mkdir(parents=True)
+        (tmp_path / "in" / "data" / "a.parquet").symlink_to(tmp_path / "blob")
+        return tmp_path / "in"
+
+    def test_a_link_to_a_file_is_that_file_and_changes_with_it(self, folder: Path) -> None:
+        (first,) = Storage().find(str(folder))
+        assert first.uri == str(folder / "data" / "a.parquet") and first.size == 4
+        assert Storage().find(str(folder / "*" / "*.parquet")) == [first]
+        (folder.parent / "blob").write_bytes(b"12345")
+        assert Storage().find(str(folder))[0].size == 5
+
+    @pytest.mark.parametrize("name", ["again", "b.parquet"])
+    def test_a_link_to_a_folder_or_to_nothing_is_refused(self, folder: Path, name: str) -> None:
+        link = folder / name
+        link.symlink_to(folder / "data")
+        with pytest.raises(JobError, match=f"{name} is a link to the folder .*/data: give what is meant"):
+            Storage().find(str(folder))
+        link.unlink()
+        link.symlink_to(folder / "gone")
+        with pytest.raises(JobError, match=f"{name} is a link to nothing"):
+            Storage().find(str(folder))
+
+    def test_bookkeeping_may_be_any_link(self, folder: Path) -> None:
+        (folder / "_latest").symlink_to(folder / "data")
+        (folder / ".x").symlink_to(folder / "gone")
+        assert len(Storage().find(str(folder))) == 1
+
+    def test_an_input_may_be_a_link_itself(self, folder: Path) -> None:
+        (folder.parent / "current").symlink_to(folder)
+        assert [file.uri for file in Storage().find(str(folder.parent / "current"))] == [
+            str(folder.parent / "current" / "data" / "a.parquet")
+        ]

@@ -155,7 +155,7 @@ def _logits(slot: SlotTokens) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class GpuEngine:
     """run: writes all documents. warm: runs that do not count. recorded: how many shapes are replayed from CUDA graphs;
     None where there are to be none."""
 
@@ -164,7 +164,7 @@ class Engine:
     recorded: Callable[[], int] | None = None
 
 
-def timed(engine: Engine, repeat: int, device: torch.device) -> float:
+def timed(engine: GpuEngine, repeat: int, device: torch.device) -> float:
     """Median seconds of a run after those that are not counted."""
     seconds = []
     for number in range(engine.warm + repeat):
@@ -182,14 +182,14 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def hpd(model: Model, plan: GpuScript, prompts: Sequence[Prompt], *, graphs: bool) -> Engine:
+def hpd(model: Model, plan: GpuScript, prompts: Sequence[Prompt], *, graphs: bool) -> GpuEngine:
     decoder = Decoder(model, plan.settings, _STOP, graphs=graphs)
     forced = [[_value(model, plan.value)] * plan.attributes for _ in prompts]
 
     def run() -> None:
         decoder.decode(prompts, Counts(), forced)
 
-    return Engine(run, 1 + graphs, (lambda: decoder.recorded) if graphs else None)
+    return GpuEngine(run, 1 + graphs, (lambda: decoder.recorded) if graphs else None)
 
 
 def _value(model: Model, length: int) -> list[int]:
@@ -240,7 +240,7 @@ def generate(model: Model, plan: GpuScript, prompts: Sequence[Prompt], batch: in
             )
 
 
-def engines(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> dict[str, Engine]:
+def engines(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> dict[str, GpuEngine]:
     found = {
         "hpd": hpd(model, plan, prompts, graphs=True),
         "hpd, no graphs": hpd(model, plan, prompts, graphs=False),
@@ -248,5 +248,5 @@ def engines(model: Model, plan: GpuScript, prompts: Sequence[Prompt]) -> dict[st
     for cache in ("", "static"):
         for batch in plan.batches:
             name = f"ar, batch {batch}{', static cache' if cache else ''}"
-            found[name] = Engine(partial(generate, model, plan, prompts, batch, cache))
+            found[name] = GpuEngine(partial(generate, model, plan, prompts, batch, cache))
     return found

@@ -19,29 +19,14 @@ from torch import Tensor
 from hpd_core import mask
 from hpd_core.cache import Slab
 from hpd_core.mask import Tokens
-from hpd_core.products import attend_blocks, masked_attention
+from hpd_core.products import Scoring, attend_blocks, masked_attention
 from hpd_core.settings import Layout, Visibility
 
 
 class Plan(Protocol):
-    """What the registered attention function needs: the attention of one forward pass, planned before it.
+    """What the registered attention function needs: the attention of one forward pass, planned before it."""
 
-    sinks: [heads] logits that some models (gpt-oss) learn beside those of the keys: each takes its share of the softmax
-    and adds nothing.
-    """
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor: ...
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, layer: int, scoring: Scoring) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +110,7 @@ class StepPlan:
             )
         return self._elsewhere[device]
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, layer: int, scoring: Scoring) -> Tensor:
         """Attention of one layer over all rows of a step.
 
         query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. Writes key and value first, so
@@ -149,9 +123,7 @@ class StepPlan:
             else:
                 write.slab.write(layer, write.cells, key[write.rows], value[write.rows])
         run = attend_fast if self.fast else attend_plain
-        return run(
-            query, value.shape[-1], layer=layer, plan=here, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+        return run(query, value.shape[-1], layer=layer, plan=here, scoring=scoring)
 
     def bias(self, number: int, window: int | None, group: int, dtype: torch.dtype) -> Tensor:
         """[documents, 1, width * group, columns] additive mask of read `number`, made once per window."""
@@ -194,17 +166,7 @@ def _keys(read: Read) -> Tokens:
     return Tokens(nothing, stub, position, index, reach=nothing)
 
 
-def attend_plain(
-    query: Tensor,
-    width: int,
-    *,
-    layer: int,
-    plan: StepPlan,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def attend_plain(query: Tensor, width: int, *, layer: int, plan: StepPlan, scoring: Scoring) -> Tensor:
     """The obvious twin: per document, one masked softmax over [prefix | document]."""
     rows_total, heads, _ = query.shape
     out = query.new_zeros(rows_total, heads, width)
@@ -226,8 +188,8 @@ def attend_plain(
                 keys, values = torch.cat([shared[0][0], keys], 1), torch.cat([shared[1][0], values], 1)
                 tokens = _with_prefix(tokens, prefix.length)
             asked = Tokens(*(t.reshape(-1)[torch.tensor(cells, device=query.device)] for t in read.queries))
-            sees = mask.visible(asked, tokens, plan.layout, plan.visibility, window)
-            out[rows] = masked_attention(query[rows], keys, values, sees, scale, softcap, sinks)
+            sees = mask.visible(asked, tokens, plan.layout, plan.visibility, scoring.window)
+            out[rows] = masked_attention(query[rows], keys, values, sees, scoring)
     return out
 
 
@@ -238,40 +200,30 @@ def _with_prefix(tokens: Tokens, length: int) -> Tokens:
     return Tokens(*(torch.cat([p, t]) for p, t in zip(facts, tokens, strict=True)))
 
 
-def attend_fast(
-    query: Tensor,
-    width: int,
-    *,
-    layer: int,
-    plan: StepPlan,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def attend_fast(query: Tensor, width: int, *, layer: int, plan: StepPlan, scoring: Scoring) -> Tensor:
     """The fast twin: one product per slab, one per prefix, merged by log-sum-exp."""
     rows_total, heads, _ = query.shape
     parts, sums = [], []
     for number, read in enumerate(plan.reads):
         keys, values = read.slab.read(layer, read.blocks, read.columns)
         grid = query.index_select(0, read.grid).view(keys.shape[0], read.width, heads, -1)
-        added = plan.bias(number, window, heads // keys.shape[1], query.dtype)
-        part, log_sum = attend_blocks(grid, keys, values, added, scale, softcap)
+        added = plan.bias(number, scoring.window, heads // keys.shape[1], query.dtype)
+        part, log_sum = attend_blocks(grid, keys, values, added, scoring)
         parts.append(part.reshape(-1, heads, width))
         sums.append(log_sum.reshape(-1, heads))
     out = torch.cat(parts).index_select(0, plan.order)
     log_sums = torch.cat(sums).index_select(0, plan.order)
     # Pair by pair and not by `products.merged`, which wants every part for every row: a prefix has rows of its own.
-    if sinks is not None:  # a part of its own that adds nothing
-        beside = sinks.to(log_sums.dtype)
+    if scoring.sinks is not None:  # a part of its own that adds nothing
+        beside = scoring.sinks.to(log_sums.dtype)
         out = out * torch.sigmoid(log_sums - beside).unsqueeze(-1).to(out.dtype)
         log_sums = torch.logaddexp(log_sums, beside)
     for number, prefix in enumerate(plan.prefix_reads):
         keys, values = prefix.slab.read(layer, slice(0, 1), prefix.length)
-        added_or_none = plan.prefix_bias(number, window, heads // keys.shape[1], query.dtype)
+        added_or_none = plan.prefix_bias(number, scoring.window, heads // keys.shape[1], query.dtype)
         everything = len(prefix.rows) == rows_total
         rows = query if everything else query.index_select(0, prefix.rows)
-        part, log_sum = attend_blocks(rows[None], keys, values, added_or_none, scale, softcap)
+        part, log_sum = attend_blocks(rows[None], keys, values, added_or_none, scoring)
         own, own_sum = (out, log_sums) if everything else (out[prefix.rows], log_sums[prefix.rows])
         if added_or_none is not None:
             # Rows whose window has left the prefix behind: their part is NaN or 0, their log-sum must weigh nothing.

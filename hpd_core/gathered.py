@@ -22,7 +22,7 @@ from torch import Tensor
 from hpd_core import mask
 from hpd_core.arena import VOID, Arena
 from hpd_core.mask import Tokens
-from hpd_core.products import attend_blocks, merged
+from hpd_core.products import Scoring, attend_blocks, merged
 from hpd_core.settings import Layout, Visibility
 
 
@@ -75,18 +75,7 @@ class GatheredPlan:
         self._indices: dict[tuple[int, int], Tensor] = {}
         self._bias: dict[tuple[int, int | None, int], Tensor] = {}
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, layer: int, scoring: Scoring) -> Tensor:
         """As `StepPlan.attend`: query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]."""
         stored = self._arena.of_layer(layer, key, value)
         for where, new in zip(stored, (key, value), strict=True):
@@ -96,13 +85,13 @@ class GatheredPlan:
         for number, read in enumerate(self._reads):
             keys, values = (self._gathered(number, t) for t in stored)
             grid = query.index_select(0, read.grid).view(len(read.starts), -1, heads, query.shape[-1])
-            added = self._added(number, window, heads // key.shape[1], query.dtype)
-            part, log_sum = attend_blocks(grid, keys, values, added, scale, softcap, products=True)
+            added = self._added(number, scoring.window, heads // key.shape[1], query.dtype)
+            part, log_sum = attend_blocks(grid, keys, values, added, scoring, products=True)
             parts.append(part.reshape(-1, heads, value.shape[-1]).index_select(0, read.at))
             sums.append(log_sum.reshape(-1, heads).index_select(0, read.at))
-        if sinks is not None:  # a part that adds nothing
+        if scoring.sinks is not None:  # a part that adds nothing
             parts.append(torch.zeros_like(parts[0]))
-            sums.append(sinks.to(sums[0].dtype).expand_as(sums[0]))
+            sums.append(scoring.sinks.to(sums[0].dtype).expand_as(sums[0]))
         return merged(torch.stack(parts), torch.stack(sums))
 
     def _gathered(self, number: int, stored: Tensor) -> Tensor:

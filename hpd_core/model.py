@@ -25,6 +25,7 @@ from hpd_core.attention import Plan
 from hpd_core.explained import explained
 from hpd_core.model_spec import ModelSpec, Quantization
 from hpd_core.placement import check_memory, device_named, dtype_named
+from hpd_core.products import Scoring
 from hpd_core.quantization import DEQUANTISED
 from hpd_core.recipe import folder_of
 from hpd_core.selfcheck import DensePlan
@@ -56,7 +57,7 @@ def _hyper_parallel_attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: query [1, heads, T, d] -> ([1, T, heads, d], no weights). s_aux [heads]: what
-    `Plan` calls sinks."""
+    `Scoring` calls sinks."""
     if plan is None:
         raise _PlanLostError(f"{type(module).__name__} was called without a plan: its layers drop keywords")
     unknown = {
@@ -76,10 +77,7 @@ def _hyper_parallel_attention(
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         layer=module.layer_idx,
-        scale=scaling,
-        window=sliding_window,
-        softcap=softcap,
-        sinks=s_aux,
+        scoring=Scoring(scaling, window=sliding_window, softcap=softcap, sinks=s_aux),
     )
     return out.unsqueeze(0), None
 

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
-def masked_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sees: Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """By the book: query [Q, heads, d], key and value [kv_heads, K, d or d_v], sees [Q, K] -> [Q, heads, d_v]."""
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a layer weighs the keys that a row sees.
+
+    scale: of the products. window: a row sees no key so many positions before it, or more; None for no such bound.
+    softcap: bound that scores are squashed below, None for none. sinks: [heads] logits that some models (gpt-oss) learn
+    beside those of the keys: each takes its share of the softmax and adds nothing.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    def scores(self, products: Tensor) -> Tensor:
+        """Of products of queries with keys, whatever their shape."""
+        scaled = products * self.scale
+        return scaled if self.softcap is None else self.softcap * torch.tanh(scaled / self.softcap)
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, sees: Tensor, scoring: Scoring) -> Tensor:
+    """By the book: query [Q, heads, d], key and value [kv_heads, K, d or d_v] -> [Q, heads, d_v].
+
+    sees: [Q, K], the window of `scoring` taken into account.
+    """
     group = query.shape[1] // key.shape[0]
     key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
-    scores = torch.einsum("qhd,hkd->hqk", query, key) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    weights = softmax_beside(scores.masked_fill(~sees, float("-inf")), sinks)
+    scores = scoring.scores(torch.einsum("qhd,hkd->hqk", query, key))
+    weights = softmax_beside(scores.masked_fill(~sees, float("-inf")), scoring.sinks)
     return torch.einsum("hqk,hkd->qhd", weights, value)
 
 
@@ -38,14 +53,14 @@ def attend_blocks(
     key: Tensor,
     value: Tensor,
     added: Tensor | None,
-    scale: float,
-    softcap: float | None,
+    scoring: Scoring,
     *,
     products: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """query [B, R, heads, d], key/value [B, kv_heads, C, d] -> output [B, R, heads, d_v], log-sum-exp [B, R, heads].
 
-    The query heads of one KV head are folded into rows, so that a block is one matrix product per KV head.
+    The query heads of one KV head are folded into rows, so that a block is one matrix product per KV head. added: the
+    mask, with the window; sinks are merged by whoever has all parts.
     products: by plain matrix products on a CPU too, as on a GPU.
     """
     batch, width, heads, head_dim = query.shape
@@ -53,15 +68,13 @@ def attend_blocks(
     group = heads // kv_heads
     folded = query.view(batch, width, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4)
     folded = folded.reshape(batch, kv_heads, width * group, head_dim)
-    if query.device.type == "cpu" and not products and softcap is None and head_dim == value.shape[-1]:
+    if query.device.type == "cpu" and not products and scoring.softcap is None and head_dim == value.shape[-1]:
         # The kernel behind scaled_dot_product_attention on CPU; only the operator itself returns the log-sum-exp.
         out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            folded, key, value, 0.0, False, attn_mask=added, scale=scale
+            folded, key, value, 0.0, False, attn_mask=added, scale=scoring.scale
         )
     else:
-        scores = torch.matmul(folded, key.transpose(-1, -2)).to(_accumulator(query.dtype)) * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
+        scores = scoring.scores(torch.matmul(folded, key.transpose(-1, -2)).to(_accumulator(query.dtype)))
         if added is not None:
             scores = scores + added
         log_sum = torch.logsumexp(scores, -1)

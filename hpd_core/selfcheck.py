@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpd_core.products import masked_attention
+from hpd_core.products import Scoring, masked_attention
 from hpd_core.supported import UnsupportedModelError
 
 _TOKENS = 12
@@ -36,23 +36,12 @@ class DensePlan:
     layers: list[int] = field(default_factory=list)
     bytes_per_token: int = 0
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, layer: int, scoring: Scoring) -> Tensor:
         """query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]. No window is as short as T."""
         self.layers.append(layer)
         self.bytes_per_token += key[0].nbytes + value[0].nbytes
         sees = self.sees.to(query.device)  # of a layer on another device, where the model is spread over several
-        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), sees, scale, softcap, sinks)
+        return masked_attention(query, key.transpose(0, 1), value.transpose(0, 1), sees, scoring)
 
 
 #: ids [T], positions [T], plan -> logits [T, vocabulary] of every token.

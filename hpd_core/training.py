@@ -18,7 +18,7 @@ from hpd_core import mask
 from hpd_core.layout import NO_STUB
 from hpd_core.lessons import Lesson
 from hpd_core.mask import Tokens
-from hpd_core.products import softmax_beside
+from hpd_core.products import Scoring, softmax_beside
 from hpd_core.settings import Layout, Visibility
 
 
@@ -48,33 +48,20 @@ class TrainingPlan:
             self._bias[window, dtype] = mask.bias(sees, dtype).unsqueeze(1)
         return self._bias[window, dtype]
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, layer: int, scoring: Scoring) -> Tensor:
         """Attention of one layer: query [T, heads, d], key and value [T, kv_heads, d or d_v] -> [T, heads, d_v]."""
         asked = query[self.queries].transpose(1, 2)  # [blocks, heads, W, d]
         keys, values = key[self.keys].transpose(1, 2), value[self.keys].transpose(1, 2)  # [blocks, kv_heads, C, d]
-        added = self.bias(window, query.dtype)
-        if softcap is None and sinks is None:
+        added = self.bias(scoring.window, query.dtype)
+        if scoring.softcap is None and scoring.sinks is None:
             out = functional.scaled_dot_product_attention(
-                asked, keys, values, attn_mask=added, scale=scale, enable_gqa=True
+                asked, keys, values, attn_mask=added, scale=scoring.scale, enable_gqa=True
             )
         else:
             group = query.shape[1] // key.shape[1]
             keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-            scores = asked @ keys.transpose(-1, -2) * scale
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
-            out = softmax_beside(scores + added, sinks) @ values
+            scores = scoring.scores(asked @ keys.transpose(-1, -2))
+            out = softmax_beside(scores + added, scoring.sinks) @ values
         return out.transpose(1, 2).reshape(-1, query.shape[1], value.shape[2])[self.back]
 
 

@@ -12,6 +12,7 @@ import torch
 from hpd_core import training
 from hpd_core.decode import Decoder
 from hpd_core.lessons import ar_lesson, lesson
+from hpd_core.products import Scoring
 from hpd_core.prompt import Prompt
 from hpd_core.rows import Counts
 from hpd_core.settings import Layout, Visibility
@@ -190,9 +191,9 @@ def test_softcap_takes_the_same_way_as_decoding(models):
     batch = make_batch([lesson(prompts[0], [[7, 0]] * 4, Layout.GAPS)], *WAYS[0], CPU)
     rows = len(batch.ids)
     query, key, value = (torch.randn(rows, heads, 8, dtype=torch.float64) for heads in (4, 2, 2))
-    plain = batch.plan.attend(query, key, value, layer=0, scale=0.3)
-    loose = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=1e6)
-    tight = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=0.1)
+    plain = batch.plan.attend(query, key, value, layer=0, scoring=Scoring(0.3))
+    loose = batch.plan.attend(query, key, value, layer=0, scoring=Scoring(0.3, softcap=1e6))
+    tight = batch.plan.attend(query, key, value, layer=0, scoring=Scoring(0.3, softcap=0.1))
     assert difference(loose, plain) < 1e-9 and difference(tight, plain) > 1e-3
 
 
@@ -202,8 +203,8 @@ def test_sinks_take_their_share_as_in_decoding(models, softcap):
     batch = make_batch([lesson(prompts_of(9, [5])[0], [[7, 0]] * 4, Layout.GAPS)], *WAYS[0], CPU)
     query, key, value = (torch.randn(len(batch.ids), heads, 8, dtype=torch.float64) for heads in (4, 2, 2))
     sinks = torch.tensor([-50.0, -1.0, 2.0, 50.0], dtype=torch.float64)
-    plain = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=softcap)
-    found = batch.plan.attend(query, key, value, layer=0, scale=0.3, softcap=softcap, sinks=sinks)
+    plain = batch.plan.attend(query, key, value, layer=0, scoring=Scoring(0.3, softcap=softcap))
+    found = batch.plan.attend(query, key, value, layer=0, scoring=Scoring(0.3, softcap=softcap, sinks=sinks))
     assert difference(found[:, 0], plain[:, 0]) < 1e-9 and found[:, 3].abs().max() < 1e-9  # no share, and all of it
     share = found[:, 1:3] / plain[:, 1:3]
     assert difference(share, share[..., :1].expand_as(share)) < 1e-9 and share.min() > 0 and share.max() < 1

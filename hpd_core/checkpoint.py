@@ -20,7 +20,7 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: Files of pickled weights, which run whatever code they hold when they are read.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 #: How the text begins that lies in place of a file where Git LFS has not fetched it.
-LFS_POINTER = b"version "
+_LFS_POINTER = b"version "
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _CONVERT = (
     "python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d = 'DIRECTORY'; "
@@ -161,13 +161,18 @@ def _shards(name: str, folder: Path) -> set[str]:
     return shards
 
 
+def refuse_pointer(file: Path, start: bytes) -> None:
+    """Raises ModelNotFoundError where a file of weights that begins with these 8 bytes is a pointer to them."""
+    if start == _LFS_POINTER:
+        raise ModelNotFoundError(f"{file} is a Git LFS pointer, not the weights: `git lfs pull` fetches them")
+
+
 def _in_file(file: Path) -> int:
     """Numbers in a safetensors file: eight bytes say how long its JSON header is, which says where its tensors lie."""
     size = file.stat().st_size
     with file.open("rb") as f:
         start = f.read(8)
-        if start == LFS_POINTER:
-            raise ModelNotFoundError(f"{file} is a Git LFS pointer, not the weights: `git lfs pull` fetches them")
+        refuse_pointer(file, start)
         length = int.from_bytes(start, "little")
         header_end = 8 + length
         content = f.read(length) if header_end <= size else b""

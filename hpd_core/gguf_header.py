@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpd_core.checkpoint import LFS_POINTER, ModelNotFoundError
+from hpd_core.checkpoint import ModelNotFoundError, refuse_pointer
 
 _STRING, _ARRAY = 8, 9
 #: struct's letters for GGUF's types of values; those that are missing are strings and arrays.
@@ -37,8 +37,7 @@ def read_header(file: Path) -> GgufHeader:
     size = file.stat().st_size
     with file.open("rb") as f:
         start = f.read(8)
-        if start == LFS_POINTER:
-            raise ModelNotFoundError(f"{file} is a Git LFS pointer, not the weights: `git lfs pull` fetches them")
+        refuse_pointer(file, start)
         if start[:4] != b"GGUF":
             raise ModelNotFoundError(f"{file}: no GGUF file: it begins with {start[:4]!r}")
         with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:

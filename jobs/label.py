@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from hpd_core.schema import Document
 from jobs.console import Exit, command, output, run_alone, say
+from jobs.labels.command import BenchmarkFile, Sample, SampleSeed, check_choice, exit_of_too_many
 from jobs.labels.run import LabelRun, shown
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
 from jobs.remote.asking import Answers, Limits, ask_all
@@ -43,11 +44,11 @@ def label(
     config: ConfigFile,
     endpoint: EndpointUrl,
     model: HostedModel,
-    output_file: Annotated[Path, typer.Option("--output", "-o", help="Benchmark file to write (.jsonl).")],
+    output_file: BenchmarkFile,
     input: Inputs = None,
     limit: Limit = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="So many rows, drawn from the whole catalog.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    sample: Sample = None,
+    seed: SampleSeed = 0,
     key_variable: KeyVariable = None,
     concurrency: Concurrency = 8,
     timeout: Timeout = 120.0,
@@ -67,10 +68,7 @@ def label(
     OUTPUT.answers.jsonl, from which the same command goes on. Exit codes: 0 complete, 2 configuration, input or an
     endpoint that refuses, 3 more rows rejected than limits.max_error_rate, 4 stopped before every row was asked.
     """
-    if limit is not None and sample is not None:
-        raise JobError("--limit and --sample: give one of them")
-    if output_file.suffix != ".jsonl":
-        raise JobError(f"--output {output_file}: must end in .jsonl")
+    check_choice(limit, sample, output_file)
     door = endpoint_of(endpoint, model, key_variable, timeout, retries, answer_format, request)
     price = price_of(model, input_price, output_price)
     settings = load_config(config, set_ or ())
@@ -102,10 +100,7 @@ def label(
     if answers.stopped:
         say(f"stopped: {answers.stopped}; the same command goes on")
         raise typer.Exit(Exit.INCOMPLETE)
-    if not settings.limits.allow(len(labelled.rejected), len(products)):
-        rejected = f"{len(labelled.rejected)} of {len(products)} rows"
-        say(f"{rejected} rejected, more than limits.max_error_rate {settings.limits.max_error_rate} allows")
-        raise typer.Exit(Exit.TOO_MANY_ERRORS)
+    exit_of_too_many(settings.limits, len(labelled.rejected), len(products))
 
 
 def gather(products: Sequence[Product], keys: Mapping[Document, str], answers: Answers) -> LabelRun:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.console import Exit, command, output, run_alone, say
+from jobs.console import command, output, run_alone
+from jobs.labels.command import BenchmarkFile, Sample, SampleSeed, check_choice, exit_of_too_many
 from jobs.labels.fields import FieldLabels
 from jobs.labels.run import LabelRun, shown
 from jobs.options import AsJson, ConfigFile, Inputs, Limit, Overrides
@@ -24,11 +25,11 @@ _UNSAID = ("no_field", "nothing_usable")
 def silver(
     config: ConfigFile,
     fields: Annotated[Path, typer.Option("--fields", help="YAML: per schema, each attribute's template of columns.")],
-    output_file: Annotated[Path, typer.Option("--output", "-o", help="Benchmark file to write (.jsonl).")],
+    output_file: BenchmarkFile,
     input: Inputs = None,
     limit: Limit = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="So many rows, drawn from the whole catalog.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    sample: Sample = None,
+    seed: SampleSeed = 0,
     set_: Overrides = None,
     json_: AsJson = False,
 ) -> None:
@@ -39,10 +40,7 @@ def silver(
     and OUTPUT.summary.json. Exit codes: 0 complete, 2 configuration or input, 3 more rows in error than
     limits.max_error_rate; a row whose fields are empty, or say what its text does not, is in no error.
     """
-    if limit is not None and sample is not None:
-        raise JobError("--limit and --sample: give one of them")
-    if output_file.suffix != ".jsonl":
-        raise JobError(f"--output {output_file}: must end in .jsonl")
+    check_choice(limit, sample, output_file)
     settings = load_config(config, set_ or ())
     job = compose(settings, config, inputs=input or (), output=str(output_file), limit=limit)
     labels = FieldLabels.load(fields, catalog_reader(settings, config))
@@ -65,10 +63,7 @@ def silver(
         out.console.print(f"written to {output_file}", highlight=False)
         out.finish(facts | {"output": str(output_file)})
     failed = sum(count for kind, count in facts["rejected"].items() if kind not in _UNSAID)
-    if not settings.limits.allow(failed, run.rows):
-        rejected = f"{failed} of {run.rows} rows"
-        say(f"{rejected} rejected, more than limits.max_error_rate {settings.limits.max_error_rate} allows")
-        raise typer.Exit(Exit.TOO_MANY_ERRORS)
+    exit_of_too_many(settings.limits, failed, run.rows)
 
 
 if __name__ == "__main__":

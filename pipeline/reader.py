@@ -49,25 +49,16 @@ class CatalogReader:
     def categorized(self, table: pa.Table) -> list[tuple[str, Document | RowFault]]:
         """`documents`, each with the category that decided its schema: the default schema's name where that one was
         taken, the row's own word, "" for none, where there is no schema or the row cannot be read."""
-        return [
-            ("", row) if isinstance(row, RowFault) else (self._category(row)[0], self._document(row))
-            for row in python_rows(table.select(self.columns()))
-        ]
+        return [self.of_row(row) for row in python_rows(table.select(self.columns()))]
+
+    def of_row(self, row: Mapping[str, Any] | RowFault) -> tuple[str, Document | RowFault]:
+        """`categorized` of one row, as `python_rows` gives it; it may have further columns."""
+        return ("", row) if isinstance(row, RowFault) else (self._category(row)[0], self._document(row))
 
     def check(self, schema: pa.Schema) -> None:
         """Raises ValueError naming what the input `schema` lacks: a column, a struct field, or a list type."""
-        for name in self.columns():
-            if schema.get_field_index(name) < 0:
-                raise ValueError(f"column {name!r} is not in the input, which has {_names(schema.names)}")
-        for path in self.template.fields:
-            kind = schema.field(path[0]).type
-            for depth, step in enumerate(path[1:], 1):
-                if not pa.types.is_struct(kind):
-                    break
-                if kind.get_field_index(step) < 0:
-                    fields = _names(f.name for f in kind.fields)
-                    raise ValueError(f"column {'.'.join(path[:depth])!r} has no field {step!r}, only {fields}")
-                kind = kind.field(step).type
+        _check_columns(self.columns(), schema)
+        _check_fields(self.template, schema)
         if self.attributes_column and not _is_string_list(schema.field(self.attributes_column).type):
             kind = schema.field(self.attributes_column).type
             raise ValueError(
@@ -134,6 +125,30 @@ class CatalogReader:
             except SchemaError as error:
                 return RowFault(RowStatus.ERROR, f"column {self.attributes_column!r}: {error}")
         return self._narrowed[key]
+
+
+def check_template(template: TextTemplate, schema: pa.Schema) -> None:
+    """Raises ValueError naming the column or the struct field that `template` reads and the input `schema` lacks."""
+    _check_columns(template.columns, schema)
+    _check_fields(template, schema)
+
+
+def _check_columns(names: Sequence[str], schema: pa.Schema) -> None:
+    for name in names:
+        if schema.get_field_index(name) < 0:
+            raise ValueError(f"column {name!r} is not in the input, which has {_names(schema.names)}")
+
+
+def _check_fields(template: TextTemplate, schema: pa.Schema) -> None:
+    for path in template.fields:
+        kind = schema.field(path[0]).type
+        for depth, step in enumerate(path[1:], 1):
+            if not pa.types.is_struct(kind):
+                break
+            if kind.get_field_index(step) < 0:
+                fields = _names(f.name for f in kind.fields)
+                raise ValueError(f"column {'.'.join(path[:depth])!r} has no field {step!r}, only {fields}")
+            kind = kind.field(step).type
 
 
 def python_rows(table: pa.Table) -> Iterator[dict[str, Any] | RowFault]:

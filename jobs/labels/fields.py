@@ -15,7 +15,7 @@ from jobs.labels.run import LabelRun
 from pipeline.catalog import Product, Rows
 from pipeline.checked import ConfigError, read_mapping, unknown_key
 from pipeline.job import RowFault
-from pipeline.reader import CatalogReader, python_rows
+from pipeline.reader import CatalogReader, check_template, python_rows
 from pipeline.text import TemplateError, TextTemplate
 
 
@@ -48,18 +48,16 @@ class FieldLabels:
         """Raises ValueError naming what the input `schema` lacks."""
         self.reader.check(schema)
         for template in self._all():
-            CatalogReader(template, {}, default=next(iter(self.reader.declared().values()))).check(schema)
+            check_template(template, schema)
 
     def label(self, rows: Rows, run: LabelRun) -> None:
         """Every row goes into `run`, in order."""
-        categorized = self.reader.categorized(rows.table)
-        for place, (category, item), row in zip(rows.places, categorized, python_rows(rows.table), strict=True):
+        for place, row in zip(rows.places, python_rows(rows.table), strict=True):
+            category, item = self.reader.of_row(row)
             product = Product(rows.file, place, category, item)
             if isinstance(item, RowFault):
                 run.reject(product, item.status.value, item.reason)
-            elif isinstance(row, RowFault):
-                run.reject(product, row.status.value, row.reason)
-            else:
+            elif not isinstance(row, RowFault):  # one that cannot be read is its own item
                 self._label(product, item, row, run)
 
     def _label(self, product: Product, document: Document, row: Mapping[str, Any], run: LabelRun) -> None:

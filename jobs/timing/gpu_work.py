@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ def timed(engine: GpuEngine, repeat: int, device: torch.device) -> float:
         wait(device)
         if number >= engine.warm:
             seconds.append(time.perf_counter() - started)
-    return sorted(seconds)[len(seconds) // 2]
+    return median(seconds)
 
 
 def wait(device: torch.device) -> None:
@@ -210,7 +211,7 @@ def steps(model: Model, plan: GpuScript, documents: int) -> dict[str, float]:
             counts = Counts()
             decoder.decode(prompts, counts, forced)
             took.append(1000 * counts.decode_seconds / counts.steps)
-        found["graphs" if graphs else "none"] = sorted(took[_SEEN_AND_RECORDED:])[plan.repeat // 2]
+        found["graphs" if graphs else "none"] = median(took[_SEEN_AND_RECORDED:])
         if graphs:
             found["recorded"] = decoder.recorded
     return found

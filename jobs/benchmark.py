@@ -30,7 +30,7 @@ from jobs.options import (
 )
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import benchmark_page, write_page
-from jobs.timing.engines import OPTIONAL, PEERS, ablations, contenders, peer_engines
+from jobs.timing.engines import OPTIONAL, PEERS, REFERENCE, ablations, contenders, peer_engines
 from jobs.timing.plot import LABELS, LINE, charts
 from jobs.timing.series import PeerSettings, Series, run_series
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
@@ -88,7 +88,10 @@ def benchmark(
         float | None, typer.Option(min=0, help=f"Price of the machine; {_MACHINE} of conf/prices.yaml otherwise.")
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(help="Leave an engine out; may be repeated. Not hpd, not ar.")
+        list[str] | None,
+        typer.Option(
+            help='Leave an engine out, or a batch of it ("ar, batch 1"); may be repeated. Not hpd, not all of ar.'
+        ),
     ] = None,
     peers: Annotated[
         str | None,
@@ -110,6 +113,8 @@ def benchmark(
     for name in skip or ():
         if name not in known:
             raise JobError(f"--skip {name!r}: must be one of {', '.join(known)}")
+    if REFERENCE not in {engine.name for engine in contenders(1, skip or (), forced=True)}:
+        raise JobError(f"--skip: no batch of {REFERENCE} is left, and ratios are taken against its best")
     if (dataset is None) == (config is None):
         raise JobError("give either --dataset (a benchmark file) or --config (a job with its catalog)")
     if dataset is not None:

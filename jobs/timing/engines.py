@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 HPD, REFERENCE, PRESENT = "hpd", "ar", "ar-present"
 #: Engines of other projects, each in an environment of its own: see jobs/timing/peers.
 PEERS = ("vllm", "openvino")
-#: HPD itself and AR with every key: without them there is no ratio.
+#: HPD itself and AR with every key, at one batch at least: without them there is no ratio.
 ESSENTIAL = (HPD, REFERENCE)
 
 
@@ -64,8 +64,12 @@ CONTENDERS = (
     Engine("per-attribute-cached", 128),
     Engine("per-attribute-continuous"),
 )
-#: Names that may be left out.
-OPTIONAL = tuple(dict.fromkeys(e.name for e in CONTENDERS if e.name not in ESSENTIAL))
+#: Names and labels (one batch of an engine) that may be left out.
+OPTIONAL = tuple(
+    dict.fromkeys(
+        [e.name for e in CONTENDERS if e.name not in ESSENTIAL] + [e.label for e in CONTENDERS if e != Engine(HPD)]
+    )
+)
 #: Engines whose answers must be forced: the prompt asks for every key, or they cannot end after a number of lines.
 NEED_FORCED = frozenset({PRESENT, "ar-continuous", "ar-present-continuous", "per-attribute-continuous"})
 #: Engines with one sequence per document; the others have one per document and attribute.
@@ -73,8 +77,10 @@ _PER_DOCUMENT = frozenset({REFERENCE, PRESENT})
 
 
 def contenders(documents: int, skip: Collection[str], *, forced: bool) -> list[Engine]:
-    """The engines to compare on so many documents. A batch larger than there are documents is one of all of them."""
-    chosen = [e for e in CONTENDERS if e.name not in skip and (forced or e.name not in NEED_FORCED)]
+    """The engines to compare on so many documents, less those whose name or label is in `skip`. A batch larger than
+    there are documents is one of all of them."""
+    left = [e for e in CONTENDERS if e.name not in skip and e.label not in skip]
+    chosen = [e for e in left if forced or e.name not in NEED_FORCED]
     capped = [replace(e, batch=min(e.batch, documents)) if e.name in _PER_DOCUMENT else e for e in chosen]
     return list(dict.fromkeys(capped))
 

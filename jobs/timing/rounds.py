@@ -133,19 +133,23 @@ def ratio(of: Measurement, to: Measurement) -> dict[str, float]:
 
 
 def comparison(measurements: Sequence[Measurement], machine: Machine) -> dict[str, Any]:
-    """All figures of HPD and its baselines, the ratios to AR at batch 1 and at its best batch, the step factors."""
+    """All figures of HPD and its baselines, the ratios to AR at batch 1 and at its best batch, the step factors. What
+    needs an engine that was left out is None or missing."""
     by_batch = {(m.engine.name, m.engine.batch): m for m in measurements}
-    hpd, single, widest = by_batch[HPD, 0], by_batch[REFERENCE, 1], best(measurements, REFERENCE)
-    assert widest is not None
+    hpd, widest = by_batch[HPD, 0], best(measurements, REFERENCE)
+    one_by_one, single = by_batch.get((HPD, 1)), by_batch.get((REFERENCE, 1))
+    assert widest is not None, "AR has a batch at least"
     rows = [
         m.as_dict(machine)
         | {
-            "ratio_to_ar_batch_1": m.docs_per_second / single.docs_per_second,
+            "ratio_to_ar_batch_1": m.docs_per_second / single.docs_per_second if single else None,
             "ratio_to_ar_best": m.docs_per_second / widest.docs_per_second,
         }
         for m in measurements
     ]
-    against = {"ar_batch_1": ratio(hpd, single), "ar_best": ratio(hpd, widest)}
+    against = {"ar_best": ratio(hpd, widest)}
+    if single is not None:
+        against["ar_batch_1"] = ratio(hpd, single)
     present = best(measurements, PRESENT)
     own = [m for m in measurements if not m.engine.peer]
     others = [m for m in own if m.engine.name not in (HPD, REFERENCE, PRESENT)]
@@ -165,7 +169,7 @@ def comparison(measurements: Sequence[Measurement], machine: Machine) -> dict[st
         "other_best": other.engine.label if others else None,
         "peer_best": peer.engine.label if peers else None,
         "hpd_against": against,
-        "steps": step_factors(by_batch[HPD, 1], single),
+        "steps": step_factors(one_by_one, single) if one_by_one and single else None,
     }
 
 

@@ -34,7 +34,7 @@ def _comparison(facts: Mapping[str, Any]) -> list[str]:
     names = [*_NAMES, "x AR batch 1", "x AR best"]
     lines = table_head(names)
     for row in facts["engines"]:
-        ratios = [f"{row['ratio_to_ar_batch_1']:.2f}", f"{row['ratio_to_ar_best']:.2f}"]
+        ratios = [_number(row[f"ratio_to_{of}"], ".2f") for of in ("ar_batch_1", "ar_best")]
         lines.append(table_row([*_figures(row), *ratios]))
     lines += _left_out(facts, len(names))
     against, steps = facts["hpd_against"], facts["steps"]
@@ -48,10 +48,11 @@ def _comparison(facts: Mapping[str, Any]) -> list[str]:
     ):
         if key in against:
             lines.append(f"- HPD / {name}: {_ratio(against[key])}")
-    lines += [
-        f"- Steps of AR / steps of HPD, one document at a time: predicted {steps['predicted']:.2f}, counted "
-        f"{steps['counted']:.2f}. Sum of value lengths / longest value: {steps['values_only']:.2f}.",
-    ]
+    if steps is not None:
+        lines += [
+            f"- Steps of AR / steps of HPD, one document at a time: predicted {steps['predicted']:.2f}, counted "
+            f"{steps['counted']:.2f}. Sum of value lengths / longest value: {steps['values_only']:.2f}.",
+        ]
     return lines
 
 

@@ -105,6 +105,13 @@ def test_step_factors_compare_one_document_at_a_time() -> None:
     assert steps == pytest.approx({"predicted": 10.0, "counted": 10.0, "values_only": 5.0})
 
 
+def test_what_needs_an_engine_that_was_left_out_is_not_there() -> None:
+    facts = comparison([m for m in MEASURED if m.engine.batch != 1], MACHINE)
+    assert [row["ratio_to_ar_batch_1"] for row in facts["engines"]] == [None] * 5
+    assert facts["steps"] is None and set(facts["hpd_against"]) == {"ar_best", "ar_present_best", "other_best"}
+    assert facts["ar_best"] == "ar, batch 8"
+
+
 def test_an_ablation_says_how_many_times_as_fast_an_optimisation_makes_it() -> None:
     facts = ablation([measured(Engine("hpd"), 2.0), measured(Engine("hpd", without="refill"), 3.0)], MACHINE)
     assert facts["engines"][1]["brings"]["median"] == 1.5

@@ -93,6 +93,10 @@ def test_the_documents_of_a_job_are_those_of_its_template_and_schema(job: list[s
         (["--lengths", "gold"], "a catalog has no gold answers"),
         (["--lengths", "long"], "--lengths long: must be one of gold, recorded, model"),
         (["--skip", "hpd"], "--skip 'hpd': must be one of ar-present"),
+        (
+            [word for n in (1, 8, 32, 128) for word in ("--skip", f"ar, batch {n}")],
+            "--skip: no batch of ar is left",
+        ),
         (["--model", "x", "--layout", "gaps"], "--model, --layout: with --config"),
         (["--dataset", "x.jsonl"], "give either --dataset"),
         (["--set", "decode.layot=gaps"], "did you mean 'layout'?"),
@@ -115,7 +119,7 @@ def test_a_dataset_takes_no_input(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_catalog_through_processes_of_their_own(job: list[str], tmp_path: Path) -> None:
-    skipped = [word for name in OPTIONAL for word in ("--skip", name)]
+    skipped = [word for name in OPTIONAL if ", batch" not in name for word in ("--skip", name)]
     arguments = ["benchmark", *job, "--output", str(tmp_path / "o"), "--limit", "3", "--repeat", "1", "--threads", "1"]
     result = CliRunner().invoke(app, [*arguments, *skipped])
     assert result.exit_code == 0, result.stderr

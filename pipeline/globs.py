@@ -49,6 +49,14 @@ def translated(pattern: str) -> re.Pattern[str]:
         raise JobError(f"input {pattern}: {e}") from e
 
 
+def leads(pattern: str, folder: str) -> bool:
+    """Whether what `pattern` matches may lie below `folder`, which it may match itself."""
+    wanted, steps = pattern.rstrip("/").split("/"), folder.count("/") + 1
+    if "**" in wanted[:steps]:
+        return True
+    return steps <= len(wanted) and translated("/".join(wanted[:steps])).fullmatch(folder) is not None
+
+
 def _is_bookkeeping(part: str) -> bool:
     return part.startswith(("_", "."))
 

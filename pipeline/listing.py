@@ -40,7 +40,7 @@ def _below(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
 def input_files(fs: AbstractFileSystem, uri: str, path: str) -> list[InputFile]:
     """Files of the input `uri`, which is `path` in its store; see `Storage.find`."""
     if globs.is_pattern(path) and not is_there(fs, path):
-        infos, names = _matched(fs, path)
+        infos, names = _matched(fs, uri, path)
         if not infos and names:
             raise JobError(f"input {uri}: the pattern matches {names} name(s), but no Parquet file")
         if not infos:
@@ -141,25 +141,28 @@ def _has_own(fs: AbstractFileSystem, method: str) -> bool:
     return ours or getattr(here, f"_{method}", asynchronous) is not asynchronous
 
 
-def _globbed(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
-    """{name: facts} of the files and folders that `pattern` matches; of folders alone where it ends with a slash."""
+def _globbed(fs: AbstractFileSystem, uri: str, pattern: str) -> dict[str, Info]:
+    """{name: facts} of the files and folders that `pattern` matches; of folders alone where it ends with a slash.
+    Raises `JobError` for links: see `_check_links`."""
     match = globs.translated(pattern).fullmatch
     if _has_own(fs, "glob") or _has_own(fs, "find"):
         return dict(fs.glob(pattern, detail=True))
     root = globs.base(pattern)
     depth = None if "**" in pattern else pattern.rstrip("/").removeprefix(root).strip("/").count("/") + 1
     found = _walked(fs, root or "/" * pattern.startswith("/"), depth).items()
+    links = ((n, i) for n, i in found if i.get("islink"))
+    _check_links(uri, pattern, (i for n, i in links if match(n) or (os.path.isdir(n) and globs.leads(pattern, n))))
     return {n: i for n, i in found if match(n) and (i["type"] == "directory" or not pattern.endswith("/"))}
 
 
-def _matched(fs: AbstractFileSystem, pattern: str) -> tuple[list[Info], int]:
-    """(facts of the input files that `pattern` stands for, how many names it matched).
+def _matched(fs: AbstractFileSystem, uri: str, pattern: str) -> tuple[list[Info], int]:
+    """(facts of the input files that `pattern`, the path of the input `uri`, stands for, how many names it matched).
 
     Bookkeeping (see `globs.is_data`) counts where the pattern spells the '_' or '.' that the name begins with. One that
     ends with '*' means no files that are called something else than Parquet; one without any suffix may be Parquet.
-    Raises `JobError` for what is no pattern.
+    Raises `JobError` for what is no pattern, and for links: see `_check_links`.
     """
-    names = _globbed(fs, pattern)
+    names = _globbed(fs, uri, pattern)
     found: dict[str, Info] = {}
     last = pattern.rstrip("/").rpartition("/")[2]
     for name in sorted(names):
@@ -169,6 +172,8 @@ def _matched(fs: AbstractFileSystem, pattern: str) -> tuple[list[Info], int]:
             found[name] = names[name]
         elif names[name]["type"] == "directory":
             prefix = name.rstrip("/") + "/"
-            below = files_below(fs, name).items()
-            found |= {n: i for n, i in below if globs.is_data(n.removeprefix(prefix))}
+            below = _below(fs, name)
+            _check_links(uri, prefix, below.values())
+            files = ((n, i) for n, i in below.items() if i["type"] == "file")
+            found |= {n: i for n, i in files if globs.is_data(n.removeprefix(prefix))}
     return list(found.values()), len(names)

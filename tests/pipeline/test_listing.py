@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,30 @@ class TestLinks:
         link.symlink_to(folder / "gone")
         with pytest.raises(JobError, match=f"{name} is a link to nothing"):
             Storage().find(str(folder))
+
+    @pytest.mark.parametrize("pattern", ["*", "*/*.parquet", "**", "**/*.parquet", "*/b/*.parquet", "more*"])
+    def test_a_link_that_a_pattern_meets_is_refused_as_well(self, folder: Path, pattern: str) -> None:
+        (folder / "more" / "b").mkdir(parents=True)
+        (folder / "more" / "c.parquet").write_bytes(b"1")
+        (folder / "more" / "b" / "d.parquet").write_bytes(b"1")
+        uri = str(folder / pattern)
+        assert Storage().find(uri)
+        (folder / "more" / "b" / "e").symlink_to(folder / "data")
+        (folder / "f").symlink_to(folder / "data")
+        (folder / "data" / "b").symlink_to(folder / "more")
+        with pytest.raises(JobError, match=f"input {re.escape(uri)}: .* is a link to the folder"):
+            Storage().find(uri)
+
+    def test_a_link_that_a_pattern_does_not_meet_is_none_of_it(self, folder: Path) -> None:
+        (folder / "f").symlink_to(folder / "data")
+        (folder / "_latest").symlink_to(folder / "data")
+        (folder / "gone").symlink_to(folder / "nothing")
+        (folder / "data" / "notes").symlink_to(folder)
+        (found,) = Storage().find(str(folder / "data" / "*.parquet"))
+        assert Storage().find(str(folder / "d*" / "*.parquet")) == [found]
+        (folder / "data" / "b.parquet").symlink_to(folder / "nothing")
+        with pytest.raises(JobError, match=r"b\.parquet is a link to nothing"):
+            Storage().find(str(folder / "data" / "*.parquet"))
 
     def test_bookkeeping_may_be_any_link(self, folder: Path) -> None:
         (folder / "_latest").symlink_to(folder / "data")

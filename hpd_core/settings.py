@@ -106,7 +106,7 @@ class DecodeSettings:
     visibility: Visibility = Visibility.ISOLATED
     max_value_tokens: int = 24
     max_document_tokens: int = 2048
-    tokens_per_step: int | Auto = 512
+    tokens_per_step: int | Auto = 1024
     max_slots: int | Auto = 1024
     prefix_cache_mib: int = 256
     grounding: Grounding = Grounding.OFF

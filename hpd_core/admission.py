@@ -15,18 +15,21 @@ _SLOT_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a document asks for: slots, rows of its prefill, and cells: tokens whose KV it may come to hold behind its
-    prefix."""
+    """What a document asks for: slots, rows of its prefill, and cells: tokens whose KV it may come to hold, the
+    `copied` ones of its shared prefix among them."""
 
     slots: int
     rows: int
     cells: int
+    copied: int = 0
 
     @classmethod
-    def of(cls, prompt: Prompt) -> Asked:
-        slots, rows = len(prompt.shared.stubs), len(prompt.memory_ids)
+    def of(cls, prompt: Prompt, copies: int) -> Asked:
+        """copies: length of the longest shared prefix that is copied."""
+        slots, rows, prefix = len(prompt.shared.stubs), len(prompt.memory_ids), len(prompt.shared.prefix)
+        copied = prefix if prefix <= copies else 0
         # Every slot's KV is reserved, so that nothing is ever preempted; terminators and K_max-th tokens are never fed.
-        return cls(slots, rows, rows + slots * (prompt.max_value_tokens - 1))
+        return cls(slots, rows, copied + rows + slots * (prompt.max_value_tokens - 1), copied)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,15 @@ class Slab:
         for stored, new in zip(self._store.of_layer(layer, key, value), (key, value), strict=True):
             self._own(stored).view(-1, *new.shape[1:]).index_copy_(0, cells, new)
 
+    def copy(self, block: int, prefix: Slab) -> None:
+        """A shared prefix as the first tokens of an empty block: their KV in every layer, and their facts."""
+        length = prefix.used[0]
+        cells = torch.tensor(self.append(block, length), dtype=torch.int64, device=self.device)
+        for layer, stored in prefix._store.layers.items():
+            key, value = (prefix._own(t)[0, :length] for t in stored)
+            self.write(layer, cells, key, value)
+        self.describe(cells, prefix.stub[0, :length], prefix.position[0, :length], prefix.index[0, :length])
+
     def read(self, layer: int, blocks: slice | Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, kv_heads, columns, head_dim]: views for a slice of blocks, copies for an index [B]."""
         key, value = (self._own(t)[:, :columns][blocks].transpose(1, 2) for t in self._store.layers[layer])

@@ -18,18 +18,19 @@ Forced = Sequence[Sequence[Sequence[int]]]
 @dataclass(slots=True)
 class Call:
     """asked, results: by number of the prompt; results are empty until a document has ended. waiting: numbers of those
-    that are not in flight yet, in their order. counts: what the work is added to."""
+    that are not in flight yet, in their order. counts: what the work is added to. copies: see `Asked.of`."""
 
     prompts: Sequence[Prompt]
     counts: Counts
     forced: Forced | None
+    copies: int = 0
     asked: Sequence[Asked] = field(init=False)
     waiting: deque[int] = field(init=False)
     active: list[ActiveDocument] = field(default_factory=list)
     results: list[list[SlotTokens]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = [Asked.of(prompt) for prompt in self.prompts]
+        self.asked = [Asked.of(prompt, self.copies) for prompt in self.prompts]
         self.waiting = deque(schedule(self.prompts))
         self.results = [[] for _ in self.prompts]
 

@@ -32,6 +32,9 @@ from hpd_core.slots import ActiveDocument, Slot, SlotTokens
 
 #: Cells of an arena at first, where nothing bounds it.
 _CELLS = 16384
+#: Longest shared prefix, in tokens, that a CPU copies in front of each document. A step that reads it where it lies
+#: pays, in each layer, for two more products a prefix and their merging; a copy costs a millisecond and its cells.
+_COPIED = 128
 
 
 class Decoder:
@@ -46,8 +49,12 @@ class Decoder:
         fast: bool = True,
         keep_logits: bool = False,
         graphs: bool | None = None,
+        copies: int | None = None,
     ) -> None:
-        """graphs: whether steps without prefill run over buffers of fixed shapes, which a GPU records and replays (see
+        """copies: length of the longest shared prefix that is copied in front of each document, where longer ones are
+        read where they lie; None: what is fast on the device.
+
+        graphs: whether steps without prefill run over buffers of fixed shapes, which a GPU records and replays (see
         graphs.py); None: on a GPU where the settings say so, unless the model is spread over several. They change no
         answer. Raises SettingsError where they are asked for and cannot be had."""
         if settings.is_auto:
@@ -63,6 +70,9 @@ class Decoder:
         if graphs is None:
             graphs = settings.cuda_graphs and model.device.type == "cuda" and not model.is_spread and fast
         self._with_graphs = graphs
+        if copies is None:
+            copies = _COPIED if fast and not graphs and model.device.type == "cpu" else 0
+        self._copies = copies
         self._admission = Admission(settings.step_rows, settings.open_slots)
         self._chooser = Chooser(model, stop_ids, settings.absent_margin, keep_logits)
         self._prefixes = PrefixCache(settings.prefix_cache_mib * 2**20)
@@ -96,7 +106,7 @@ class Decoder:
         forced: ids that slot n of document d emits instead of the likeliest ones (teacher forcing); the model still
         computes every logit.
         """
-        call = Call(prompts, counts, forced)
+        call = Call(prompts, counts, forced, self._copies)
         try:
             with self.model.as_current():
                 while call.waiting or call.active:
@@ -190,8 +200,12 @@ class Decoder:
     def _admit(self, call: Call) -> ActiveDocument:
         number = call.waiting.popleft()
         prompt, asked, counts = call.prompts[number], call.asked[number], call.counts
-        prefix = self._prefix(prompt.shared, counts)
+        shared = self._prefix(prompt.shared, counts)
+        prefix = shared if shared.used[0] else None
         slab, block = self._pool.take(asked.cells)
+        if asked.copied:
+            slab.copy(block, shared)
+            prefix = None
         counts.documents += 1
         counts.slots += asked.slots
         counts.prompt_tokens += asked.rows

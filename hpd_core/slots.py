@@ -159,13 +159,16 @@ class Slot:
 
 @dataclass(slots=True)
 class ActiveDocument:
-    """A document in flight: `ids` are those of its prompt behind the prefix, the first `fed` of which are fed."""
+    """A document in flight: `ids` are those of its prompt behind the prefix, the first `fed` of which are fed.
+
+    prefix: what it reads beside its own block; None where there is none, or where its block begins with a copy.
+    """
 
     number: int
     prompt: Prompt
     layout: DocumentLayout
     ids: Sequence[int]
-    prefix: Slab
+    prefix: Slab | None
     slab: Slab
     block: int
     slots: list[Slot]
@@ -212,7 +215,7 @@ class ActiveDocument:
             indices=[0] * (stop - start),
             reaches=self.layout.reaches[chunk],
             wanted=[end - start for end in self.layout.ends if start <= end < stop],
-            prefix=self.prefix if self.prefix.used[0] else None,
+            prefix=self.prefix,
             is_prefill=True,
         )
 
@@ -247,7 +250,7 @@ class ActiveDocument:
             indices=indices,
             reaches=positions,
             wanted=wanted,
-            prefix=self.prefix if self.prefix.used[0] else None,
+            prefix=self.prefix,
             is_prefill=False,
         )
 

@@ -12,8 +12,9 @@ def document(slots: int = 4, rows: int = 20) -> Asked:
 
 def test_a_document_asks_for_its_slots_its_prompt_and_all_it_may_write() -> None:
     (prompt,) = prompts_of(0, [9], attributes=4, max_value_tokens=6)
-    asked = Asked.of(prompt)
+    asked = Asked.of(prompt, 12)
     assert asked == Asked(4, len(prompt.memory_ids), len(prompt.memory_ids) + 4 * 5)
+    assert Asked.of(prompt, 13) == Asked(4, asked.rows, asked.cells + 13, copied=13)
 
 
 def test_documents_of_one_schema_stand_together_and_long_ones_first() -> None:

@@ -14,7 +14,7 @@ from hpd_core.recipe import COMPACT, Recipe
 from hpd_core.serial import decode_serial
 from hpd_core.settings import DecodeSettings, SettingsError
 from hpd_core.spec import DecoderSpec
-from tests.core.test_exactness import WAYS, _forced, assert_equal, decode, settings_of, worst
+from tests.core.test_exactness import TWINS, WAYS, _forced, assert_equal, decode, settings_of, worst
 from tests.core.test_training import decoded_logits, difference, trained_logits, values_of
 from tests.core.tiny import CONFIGS, STOP_IDS, prompts_of
 
@@ -22,14 +22,14 @@ LENGTHS = [1, 17, 9, 33, 5]
 BLOCKS = [2, 8, 1000]
 
 
-@pytest.mark.parametrize("kind, way, fast", list(product(CONFIGS, WAYS, [True, False])))
+@pytest.mark.parametrize("kind, way, twin", list(product(CONFIGS, WAYS, TWINS)))
 @pytest.mark.parametrize("block", BLOCKS)
-def test_equals_the_oracle_whatever_the_schedule(models, kind, way, fast, block):
+def test_equals_the_oracle_whatever_the_schedule(models, kind, way, twin, block):
     prompts = prompts_of(0, LENGTHS, schemas=2, document_block=block)
     expected = [decode_serial(models(kind), p, settings_of(*way, document_block=block), STOP_IDS) for p in prompts]
     for tokens_per_step in (7, 64):
         settings = settings_of(*way, document_block=block, tokens_per_step=tokens_per_step)
-        for slots, right in zip(decode(models(kind), prompts, settings, fast=fast), expected, strict=True):
+        for slots, right in zip(decode(models(kind), prompts, settings, twin=twin), expected, strict=True):
             assert_equal(slots, right)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from hpd_core import mask
 from hpd_core.attention import StepPlan
+from hpd_core.cache import Slab
 from hpd_core.decode import Decoder
 from hpd_core.layout import DocumentLayout
 from hpd_core.rows import Counts
@@ -31,8 +32,12 @@ def settings_of(layout, visibility, **others):
     )
 
 
-def decode(model, prompts, settings, *, forced=None, fast=True, graphs=False, stop_ids=STOP_IDS):
-    decoder = Decoder(model, settings, stop_ids, fast=fast, keep_logits=True, graphs=graphs)
+#: Twins: attention in few products with shared prefixes copied, the same with them read where they lie, the plain one.
+TWINS = {"fast": {}, "shared": {"copies": 0}, "plain": {"fast": False}}
+
+
+def decode(model, prompts, settings, *, forced=None, twin="fast", graphs=False, stop_ids=STOP_IDS):
+    decoder = Decoder(model, settings, stop_ids, keep_logits=True, graphs=graphs, **TWINS[twin])
     return decoder.decode(prompts, Counts(), forced)
 
 
@@ -52,12 +57,12 @@ def assert_equal(got, expected, tolerance=1e-10):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("layout, visibility", WAYS)
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
+@pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_equals_the_oracle(models, kind, layout, visibility, fast, seed):
+def test_equals_the_oracle(models, kind, layout, visibility, twin, seed):
     model, settings = models(kind), settings_of(layout, visibility)
     prompts = prompts_of(seed, [1, 17, 9, 33, 5], schemas=2)
-    got = decode(model, prompts, settings, fast=fast)
+    got = decode(model, prompts, settings, twin=twin)
     for prompt, slots in zip(prompts, got, strict=True):
         assert_equal(slots, decode_serial(model, prompt, settings, STOP_IDS))
 
@@ -72,12 +77,13 @@ def test_the_seeds_hold_values_that_end_at_once_and_values_that_never_end(models
 
 @pytest.mark.parametrize("layout, visibility", WAYS)
 @pytest.mark.parametrize("length", [97, 130, 191])
-def test_awkward_lengths_in_chunks(models, layout, visibility, length):
+@pytest.mark.parametrize("twin", ["fast", "shared"])
+def test_awkward_lengths_in_chunks(models, layout, visibility, length, twin):
     """Documents longer than a step are prefilled in chunks, equal to whole."""
     settings = settings_of(layout, visibility, tokens_per_step=31)
     prompts = prompts_of(length, [length, 3], attributes=3, prefix=97)
     expected = decode_serial(models("gemma3"), prompts[0], settings, STOP_IDS)
-    assert_equal(decode(models("gemma3"), prompts, settings)[0], expected)
+    assert_equal(decode(models("gemma3"), prompts, settings, twin=twin)[0], expected)
 
 
 @pytest.mark.parametrize("layout, visibility", WAYS)
@@ -201,28 +207,28 @@ def test_what_one_value_does_to_another(models, layout, visibility):
     assert moved == [[False] * 4, [False, False, True, True], later]
 
 
-@pytest.mark.parametrize("kind, way, fast", list(product(CONFIGS, WAYS, [True, False])))
-def test_forced_logits_equal_the_oracle(models, kind, way, fast):
+@pytest.mark.parametrize("kind, way, twin", list(product(CONFIGS, WAYS, TWINS)))
+def test_forced_logits_equal_the_oracle(models, kind, way, twin):
     prompts, settings = prompts_of(9, [12, 26]), settings_of(*way)
     forced = _forced(prompts, 2, length=6)
-    got = decode(models(kind), prompts, settings, forced=forced, fast=fast)
+    got = decode(models(kind), prompts, settings, forced=forced, twin=twin)
     for n, prompt in enumerate(prompts):
         expected = decode_serial(models(kind), prompt, settings, STOP_IDS, forced[n])
         assert_equal(got[n], expected)
 
 
-@pytest.mark.parametrize("kind, way, fast", list(product(CONFIGS, WAYS, [True, False])))
+@pytest.mark.parametrize("kind, way, twin", list(product(CONFIGS, WAYS, TWINS)))
 class TestMutations:
     """A wrong mask or position must show: by a hundred times the tolerance (1e-5) of the protocol."""
 
     @pytest.fixture
-    def difference(self, models, kind, way, fast):
+    def difference(self, models, kind, way, twin):
         prompts, settings = prompts_of(10, [14, 9]), settings_of(*way)
         forced = _forced(prompts, 3, length=5)
         expected = decode_serial(models(kind), prompts[0], settings, STOP_IDS, forced[0])
 
         def measure():
-            return worst(decode(models(kind), prompts, settings, forced=forced, fast=fast)[0], expected)
+            return worst(decode(models(kind), prompts, settings, forced=forced, twin=twin)[0], expected)
 
         assert measure() < 1e-10
         return measure
@@ -249,12 +255,26 @@ class TestMutations:
 
 
 def test_a_window_that_forgets_the_prefix_shows(models, monkeypatch):
-    """The fast twin masks the shared prefix apart from the rest: leaving that out must show."""
+    """A shared prefix that is read where it lies is masked apart from the rest: leaving that out must show."""
     prompts, settings = prompts_of(10, [14, 9]), settings_of(*WAYS[0])
     forced = _forced(prompts, 3, length=5)
     expected = decode_serial(models("gemma3"), prompts[0], settings, STOP_IDS, forced[0])
     monkeypatch.setattr(StepPlan, "prefix_bias", lambda *_: None)
-    assert worst(decode(models("gemma3"), prompts, settings, forced=forced)[0], expected) > 1e-3
+    assert worst(decode(models("gemma3"), prompts, settings, forced=forced, twin="shared")[0], expected) > 1e-3
+
+
+@pytest.mark.parametrize("copies", [12, 13])
+def test_long_prefixes_are_read_where_they_lie_and_short_ones_copied(models, copies, monkeypatch):
+    """Prefixes of 13 and of 0 tokens, under a bound that has room for one document at a time."""
+    copied = []
+    copy = Slab.copy
+    monkeypatch.setattr(Slab, "copy", lambda slab, block, prefix: copied.append(prefix) or copy(slab, block, prefix))
+    prompts = [*prompts_of(12, [30, 41, 50], schemas=2), *prompts_of(13, [9], prefix=0)]
+    settings = settings_of(*WAYS[2], kv_mib=1, max_slots=8)
+    got = Decoder(models("llama"), settings, STOP_IDS, keep_logits=True, copies=copies).decode(prompts, Counts())
+    for prompt, slots in zip(prompts, got, strict=True):
+        assert_equal(slots, decode_serial(models("llama"), prompt, settings, STOP_IDS))
+    assert len(copied) == (3 if copies == 13 else 0)
 
 
 def test_the_layouts_differ(models):

@@ -18,7 +18,7 @@ from hpd_core.serial import decode_serial
 from hpd_core.settings import SettingsError, Visibility
 from hpd_core.spec import DecoderSpec
 from tests.core.families import FAMILIES, REFUSED, WINDOW, Family
-from tests.core.test_exactness import WAYS, decode, settings_of, worst
+from tests.core.test_exactness import TWINS, WAYS, decode, settings_of, worst
 from tests.core.tiny import STOP_IDS, prompts_of
 
 K_MAX = 5
@@ -51,7 +51,7 @@ def test_a_family_equals_the_oracle_and_a_mistake_would_show(model_of, monkeypat
     forced = [[slot.ids for slot in slots] for slots in oracle]
     assert all(len(ids) == K_MAX for document in forced for ids in document)
 
-    for path in ({"fast": True}, {"fast": False}, {"graphs": True}):
+    for path in (*({"twin": twin} for twin in TWINS), {"graphs": True}):
         got = decode(model, prompts, settings, stop_ids=_NEVER_STOP, **path)
         for slots, truth in zip(got, oracle, strict=True):
             assert [s.ids for s in slots] == [s.ids for s in truth]

@@ -47,7 +47,7 @@ def test_each_auto_becomes_a_number_and_the_others_stay() -> None:
     assert (settings.tokens_per_step, settings.max_slots, settings.kv_mib) == (256, 512, 4096)
     assert not settings.is_auto and "256 tokens per step, 512 slots, 4,096 MiB of KV" in shown(settings)
     assert decided(DecodeSettings(max_slots="auto", tokens_per_step=96), measured()).max_slots == 192
-    assert decided(DecodeSettings(kv_mib="auto"), measured()).tokens_per_step == 512
+    assert decided(DecodeSettings(kv_mib="auto"), measured()).tokens_per_step == DecodeSettings().tokens_per_step
     assert decided(DecodeSettings(), measured()) == DecodeSettings()
     assert decided(DecodeSettings(kv_mib="auto"), measured(free=-GIB)).kv_mib == 16  # weights that hardly fit
 

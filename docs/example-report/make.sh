@@ -16,7 +16,7 @@ python "$here/screenshot.py"
 mkdir -p "$work"
 
 # What the catalog holds: its lengths, from random rows of all files.
-hpd plan --config "$config" --set "$units" --input "$catalog" --output "$work/unused" --rows 2000 --json > "$work/plan.json"
+hpd plan --config "$config" --input "$catalog" --output "$work/unused" --rows 2000 --json > "$work/plan.json"
 
 # Three runs, each a random sample over all files: below three, nobody knows how far one run is from the next.
 for seed in 1 2 3; do
@@ -26,7 +26,7 @@ done
 # The other ways, on rows of the same catalog with the same weights.
 if [ ! -e "$work/benchmark/benchmark.json" ]; then
   hpd benchmark --config "$config" --input "$catalog" --output "$work/benchmark" --limit 16 --repeat 3 --threads 2 \
-    --skip ar-present --skip ar-lookup --skip per-attribute --skip per-attribute-continuous
+    --skip ar-present --skip per-attribute --skip per-attribute-continuous
 fi
 
 hpd report "$work/run-1" "$work/run-2" "$work/run-3" --documents 500e6 --plan "$work/plan.json" \

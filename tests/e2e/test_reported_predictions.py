@@ -1,8 +1,8 @@
-"""The predictions behind the reported scores of the default model, made again: the first rows of each test file.
+"""The predictions behind the reported scores of the models that ship, made again: the first rows of each test file.
 
 The labelled files may not be passed on, so what is recorded is a digest per row. A model trained anew needs new ones:
-`hpd evaluate --dataset FILE --limit 100 --output DIR`, then
-`python -m tests.e2e.test_reported_predictions DIR oa-mine`.
+`hpd evaluate --dataset FILE --limit 100 --model MODEL --output DIR`, then
+`python -m tests.e2e.test_reported_predictions DIR MODEL oa-mine`.
 """
 
 from __future__ import annotations
@@ -29,26 +29,30 @@ def digests(folder: Path) -> list[str]:
     return [hashlib.sha256(line.encode()).hexdigest()[:12] for line in lines]
 
 
-def recorded(name: str) -> Path:
-    return Path(__file__).with_name("reported") / f"{name}.txt"
+def recorded(model: str, name: str) -> Path:
+    return Path(__file__).with_name("reported") / model / f"{name}.txt"
 
 
 @pytest.mark.parametrize("name", ["oa-mine", "ae-110k"])
-def test_the_default_model_predicts_what_was_reported(
-    name: str, tmp_path: Path, real_data: Callable[[str], Path]
+@pytest.mark.parametrize("model", ["smollm2-135m-ave", "smollm2-135m-ave-research"])
+def test_a_model_that_ships_predicts_what_was_reported(
+    model: str, name: str, tmp_path: Path, real_data: Callable[[str], Path]
 ) -> None:
     source = real_data(f"ave/{name}/test.jsonl")
-    line = [str(Path(sys.executable).parent / "hpd"), "evaluate", "--dataset", str(source), "--limit", str(ROWS)]
+    hpd = str(Path(sys.executable).parent / "hpd")
+    line = [hpd, "evaluate", "--dataset", str(source), "--limit", str(ROWS), "--model", model]
 
     done = subprocess.run([*line, "--output", str(tmp_path / "run")], capture_output=True, text=True, timeout=800)
 
     assert done.returncode == 0, done.stderr[-3000:]
-    made, reported = digests(tmp_path / "run"), recorded(name).read_text().split()
+    made, reported = digests(tmp_path / "run"), recorded(model, name).read_text().split()
     assert len(made) == len(reported) == ROWS
     differ = [row for row, (one, other) in enumerate(zip(made, reported, strict=True)) if one != other]
-    assert len(differ) <= TIES, f"rows {differ} of {name} are predicted otherwise than when the scores were reported"
+    assert len(differ) <= TIES, (
+        f"rows {differ} of {name} are predicted otherwise than when {model}'s scores were reported"
+    )
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["rows"] == ROWS
 
 
 if __name__ == "__main__":
-    recorded(sys.argv[2]).write_text("\n".join(digests(Path(sys.argv[1]))) + "\n")
+    recorded(*sys.argv[2:]).write_text("\n".join(digests(Path(sys.argv[1]))) + "\n")

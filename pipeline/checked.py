@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,14 @@ class ConfigError(JobError):
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """ "unknown key 'layot'; did you mean 'layout'?", or all known keys where none is near."""
     return f"unknown key {key!r}; {did_you_mean(key, known, 'keys')}"
+
+
+def shown_override(override: str) -> str:
+    """How messages name `--set KEY=VALUE`: by the key, since the value may be a secret, of a misspelt key too. What is
+    no such pair is not shown."""
+    key, equals, _ = override.partition("=")
+    shown = re.split(r"[^\w.-]", key.strip(), maxsplit=1)[0]  # what else is in it may be a value: storage:{secret:x=}
+    return f"--set {shown}" if equals else "--set"
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def commit(
     facts = {"unit": json.loads(unit.to_json()), "fingerprint": fingerprint, "metrics": metrics.as_dict()}
     data = to_parquet(table, json.dumps(facts))
     if not output.storage.create(uri, data):
-        existing = output.read_record(name)
+        existing = _of(unit, output.read_record(name), uri)
         if existing is not None:
             return Receipt(unit, existing)
         data = output.storage.read(uri) or b""
@@ -132,8 +132,17 @@ def commit(
     if output.storage.create(output.record(name), record.to_json().encode()):
         return Receipt(unit, record, fresh=True)
     # What is there may be this very record: the answer to the write may have been lost.
-    there = output.read_record(name) or record
+    there = _of(unit, output.read_record(name), uri) or record
     return Receipt(unit, there, fresh=there.as_dict() == record.as_dict())
+
+
+def _of(unit: Unit, record: UnitRecord | None, uri: str) -> UnitRecord | None:
+    """The record; raises `StorageError` where it is another unit's: names tell URIs apart by 32 bits of a hash."""
+    if record is not None and record.unit.key != unit.key:
+        raise StorageError(
+            f"{uri} is the output of {record.unit}, and {unit} would have the same name: rename its file"
+        )
+    return record
 
 
 def to_parquet(table: pa.Table, facts: str) -> bytes:

@@ -25,7 +25,7 @@ from hpd_core.model_spec import ModelSpec
 from hpd_core.schema import ValueType
 from hpd_core.settings import AUTO, SIZES, DecodeSettings
 from hpd_core.template import PromptTemplate
-from pipeline.checked import ConfigError, checked, read_mapping, unknown_key
+from pipeline.checked import ConfigError, checked, read_mapping, shown_override, unknown_key
 from pipeline.job import JobSpec, Pool, UnitCaps
 from pipeline.models import DEFAULT_MODEL, model_spec
 from pipeline.shipped import YamlError, parse_yaml
@@ -245,21 +245,21 @@ def _laid_over(path: str | Path, overrides: Sequence[str]) -> tuple[dict[str, An
     tree = read_mapping(path)
     _spell_out_model(tree)
     given: dict[tuple[str, ...], str] = {}
-    for override in overrides:
+    for number, override in enumerate(overrides, 1):
         key, equals, value = override.partition("=")
-        steps = tuple(key.strip().split("."))
-        if not equals or not all(steps):
-            raise ConfigError(f"--set {override}: must be written key.key=value")
+        steps, shown = tuple(key.strip().split(".")), shown_override(override)
+        if not equals or not all(steps) or set(key) & set("{}:\"'"):  # a mapping of YAML: all of it may be the value
+            raise ConfigError(f"{shown}: must be written key.key=value (number {number} of {len(overrides)})")
         try:
             # A template is no YAML unless it is quoted, and nothing else begins like one.
             is_template = value.lstrip().startswith(("{{", "{%"))
-            _put(tree, steps, value if is_template else parse_yaml(value, f"--set {override}"))
+            _put(tree, steps, value if is_template else parse_yaml(value, shown))
         except YamlError as error:
             raise ConfigError(str(error)) from error
         except TypeError:
-            raise ConfigError(f"--set {override}: {'.'.join(steps[:-1])} is no section of keys") from None
+            raise ConfigError(f"{shown}: {'.'.join(steps[:-1])} is no section of keys") from None
         _spell_out_model(tree)
-        given[steps] = f"--set {override}"
+        given[steps] = shown
     return tree, given
 
 

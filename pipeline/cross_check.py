@@ -18,6 +18,7 @@ from pipeline.resume import RUN, marks
 from pipeline.storage import StorageError
 from pipeline.summary import METRICS_FILE
 from pipeline.totals import unequal
+from pipeline.units import is_object_name
 
 
 def cross_check(books: Books) -> None:
@@ -96,6 +97,9 @@ def _check_files(books: Books) -> None:
                 "is not listed: an `hpd compact` was cut off; run it again, until then readers find its rows twice"
             )
             books.incomplete(f"data/{name}", message)
+        elif books.finished and is_object_name(stem):
+            message = "is not listed: a worker that outlived its job left it; run the job again, which removes it"
+            books.incomplete(f"data/{name}", f"{message}, until then readers that glob the folder find its rows")
         elif books.finished:
             books.damage(f"data/{name}", "is not listed in the manifest: readers that glob the folder find its rows")
 

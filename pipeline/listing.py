@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import datetime
+from functools import cache
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
@@ -74,6 +75,25 @@ def _check_links(uri: str, path: str, infos: Iterable[Info]) -> None:
             aim = f"to the folder {os.path.realpath(name)}" if os.path.isdir(name) else "to nothing"
             raise JobError(
                 f"input {uri}: {name} is a link {aim}: give what is meant as an input of its own, or remove it"
+            )
+
+
+def check_distinct(files: Iterable[InputFile]) -> None:
+    """Raises `JobError` for two local names of one file, one of them by a symbolic link: its rows would count twice.
+
+    Not for hard links: neither of their names is the other's, and a copy of a catalog may be made of them.
+    """
+    folder, seen = cache(os.path.realpath), dict[str, str]()
+    for file in files:
+        if "://" in file.uri:
+            continue
+        place, name = os.path.split(file.uri)
+        path = os.path.join(folder(place), name)
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        if (other := seen.setdefault(real, file.uri)) != file.uri:
+            raise JobError(
+                f"input {file.uri}: is the file {real}, and so is {other}: its rows would count twice. Remove the "
+                "link, or leave one of the names out of the inputs"
             )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from pipeline import symlinks
 from pipeline.metrics import total
 from pipeline.record import SEGMENT_UNITS, Segment, UnitRecord, segments
-from pipeline.storage import Storage, StorageError
+from pipeline.storage import Storage, StorageError, StoreUnavailableError
 
 #: Records of the units, and the list that a finished job leaves, below the output.
 UNITS, SEGMENTS, JOB = "_manifest/units", "_manifest/segments", "_manifest/job.json"
@@ -116,6 +116,12 @@ class OutputFolder:
             records |= {r.object: r for r in own if r is not None and r.data in there}
         records = rest | records
         return [records[name] for name in sorted(records)]
+
+    def all_records(self) -> Iterator[UnitRecord]:
+        """Every record that is there, some twice, also those whose data file is gone."""
+        yield from filter(None, map(self.read_record, sorted(self.record_names())))
+        for segment in filter(None, map(self.read_segment, sorted(self.segment_names()))):
+            yield from segment.records
 
     def _segments(
         self, names: Sequence[str], held: dict[str, Segment], threads: ThreadPoolExecutor
@@ -240,22 +246,18 @@ class OutputFolder:
     def finish(
         self,
         kept: Sequence[UnitRecord],
-        dropped: Sequence[UnitRecord],
         notes: Mapping[str, Any],
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Lists the output, removes what is not listed, marks success: in this order, so that a kill in between leaves
         an output that a rerun finishes. confirm: called before each of the three; raises where the output is another
-        driver's by now."""
+        driver's by now. Raises `StoreUnavailableError` where a file is gone that was listed."""
         metrics = total(record.metrics for record in kept)
-        listing = {
-            "dropped": [str(r.unit) for r in dropped],
-            "rows_in": metrics.rows_in,
-            "rows_ok": metrics.rows_ok,
-            "rows_error": metrics.rows_error,
-        }
-        self.list_units(kept, {**listing, **notes}, confirm)
+        rows = {"rows_in": metrics.rows_in, "rows_ok": metrics.rows_ok, "rows_error": metrics.rows_error}
+        self.list_units(kept, {**rows, **notes}, confirm)
         confirm()
+        if gone := {r.data for r in kept} - self.data_names():
+            raise StoreUnavailableError(f"{self.data(min(gone))}: was removed while the job ended: run it again")
         self.storage.replace(self.path("_SUCCESS"), b"")
 
     def list_units(
@@ -279,10 +281,12 @@ class OutputFolder:
         confirm()
         self.write_json(JOB, {**listing, **notes})
         symlinks.write(self.uri, self.storage, symlinks.texts((r.data for r in kept), self.path("data/")))
+        # Listed before the lease is confirmed: what a driver writes that takes over later is not among them.
+        records, data = self._stray_records(kept, named), self._stray_data(kept)
         confirm()
         # The records go first: without one a data file counts for nothing.
-        self.remove(self._stray_records(kept, named))
-        self.remove(self._stray_data(kept))
+        self.remove(records)
+        self.remove(data)
 
 
 def _is_read(name: str) -> bool:

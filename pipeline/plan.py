@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from hpd_core.passing import is_passing
 from pipeline.block import explain
 from pipeline.job import JobError, UnitCaps
+from pipeline.listing import check_distinct
 from pipeline.partitions import contradicted, partitioned
 from pipeline.schema import plain, unify
 from pipeline.storage import Storage, StoreUnavailableError, explained
@@ -136,11 +137,13 @@ def make_plan(
     """Lists the inputs, reads every footer, unifies the schemas and cuts the files into units.
 
     Files come in the order of `inputs`, within one input by URI; one that two inputs name is taken once. Raises
-    `JobError` for an input that is not there, for schemas without a common type, and where no file can be read;
+    `JobError` for an input that is not there, for links to files of the input (see `listing.check_distinct`), for
+    schemas without a common type, and where no file can be read;
     `StoreUnavailableError` where a store does not answer. With `partial` a few files that cannot be reached are left
     for later: it is for the caller to judge whether the schema could be another one with them.
     """
     files = list({file.uri: file for uri in inputs for file in storage.find(uri)}.values())
+    check_distinct(files)
     results, unreached = _reachable(files, storage, _UNREACHED if partial else 0)
     bad = tuple(r for r in results if isinstance(r, BadFile))
     footers = [r for r in results if isinstance(r, Footer)]

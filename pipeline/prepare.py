@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from pipeline.resume import (
     select,
     settings_of,
 )
-from pipeline.storage import Storage, StoreUnavailableError
+from pipeline.storage import Storage, StorageError, StoreUnavailableError
 from pipeline.units import Unit
 from pipeline.uris import has_line_break, is_utf8
 
@@ -138,18 +138,20 @@ def _as_before(prepared: Prepared, run: Mapping[str, Any] | None) -> Prepared:
     return same if same.facts["fingerprint"] == run.get("fingerprint") else prepared
 
 
-def check_start(prepared: Prepared, records: Iterable[UnitRecord]) -> Start:
+def check_start(prepared: Prepared, records: Collection[UnitRecord]) -> Start:
     """What there is to do, the `records` of the output being committed already.
 
     Raises `JobError`, `StorageError`, SettingsError or ModelNotFoundError where nothing may or can be done: an output
-    of another job, one whose files a table points to and would lose, one that cannot be written, a machine that is too
-    small or has no place for the model. Changes nothing.
+    of another job, one whose files a table points to and would lose, one whose data files are all gone, one that cannot
+    be written, a machine that is too small or has no place for the model. Changes nothing.
     """
     job, output, plan = prepared.job, prepared.output, prepared.plan
     known = marks(prepared.facts) | marks(prepared.stored)
     kept, dropped = select((r for r in records if r.fingerprint in known), plan.files)
     todo = remaining(plan.units, kept)
     _check_published(output, dropped)
+    if prepared.stored is not None and not records:
+        _check_not_all_lost(prepared, known)
     if prepared.stored is not None:
         lost = lost_rows(dropped, plan.files)
         check_run(output.uri, prepared.facts, prepared.stored, lost=lost, allow_mixed=job.allow_mixed)
@@ -171,6 +173,21 @@ def _check_published(output: OutputFolder, dropped: Iterable[UnitRecord]) -> Non
             f"the job's any more, and the Iceberg table {tables} points to them, such as {output.data(lost[0])}. Take "
             "a new output, or let them go first by `hpd publish --withdraw`"
         )
+
+
+def _check_not_all_lost(prepared: Prepared, known: Collection[str]) -> None:
+    """Raises `StorageError` where units of the `known` fingerprints are committed, and no data file is there: a folder
+    that is not mounted would have all of them forgotten and decoded again. One unit alone may be lost by itself."""
+    output, current = prepared.output, set(prepared.plan.files)
+    found: set[str] = set()
+    for record in output.all_records():
+        if record.fingerprint in known and record.unit.file in current:
+            found.add(record.object)
+        if len(found) > 1:
+            raise StorageError(
+                f"{output.path('data')}: none of the data files that {output.path('_manifest')} tells of is there. "
+                f"Bring them back, or remove {output.uri} to have all of it decoded again"
+            )
 
 
 def is_current(prepared: Prepared) -> bool:

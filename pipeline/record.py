@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.metrics import Metrics
-from pipeline.units import InputFile, Unit
+from pipeline.units import InputFile, Unit, is_object_name
 
 #: Records of one segment: 50,000 units are 50 objects to read.
 SEGMENT_UNITS = 1000
@@ -139,6 +139,14 @@ class Segment:
             row["fingerprint"] = marks.setdefault(row["fingerprint"], row["fingerprint"])
             records.append(UnitRecord(unit=unit, metrics=Metrics.from_dict(counted), **row))
         return cls(name, tuple(records))
+
+
+def left_over(files: Iterable[str], records: Iterable[UnitRecord]) -> list[str]:
+    """Of data files, by name, those that workers wrote and none of the `records` is of: workers that outlived the last
+    listing of their job. What `hpd compact` wrote or merged is none of them: it may be at work."""
+    objects = {record.object for record in records}
+    stems = ((file, file.rpartition("/")[2]) for file in files)
+    return sorted(file for file, stem in stems if is_object_name(stem) and stem not in objects)
 
 
 def objects_of(data: bytes) -> set[str]:

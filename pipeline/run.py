@@ -9,18 +9,19 @@ from typing import Any
 
 from hpd_core import sizing
 from pipeline.block import Failure, FailureKind
+from pipeline.changes import changes
 from pipeline.closed_lists import check_where_it_runs
 from pipeline.commit import commit
 from pipeline.compact import split_out
 from pipeline.events import Event, Progress
 from pipeline.job import JobSpec
 from pipeline.lease import Lease, held
-from pipeline.manifest import OutputFolder
+from pipeline.manifest import JOB, OutputFolder
 from pipeline.metrics import Metrics
 from pipeline.plan import planned_files
 from pipeline.prepare import Prepared, Start, check_start, is_current, prepare, with_settings
 from pipeline.promise import rows_committed
-from pipeline.record import Segment, UnitRecord
+from pipeline.record import Segment, UnitRecord, left_over
 from pipeline.reporter import units_done
 from pipeline.resume import RUN, lost_rows, marks, open_run, remaining, select
 from pipeline.rounds import Work, by_file
@@ -76,6 +77,8 @@ def _finished(prepared: Prepared, start: Start) -> RunSummary | None:
         return None
     before = output.read_json(METRICS_FILE)
     if not before or not before["complete"] or not output.is_finished():
+        return None
+    if left_over(output.data_names(), start.kept):  # who reads every file of the folder finds its rows twice
         return None
     open_run(output, prepared.facts, prepared.stored)
     return summarise(output, before, model_calls=0, complete=True, failures=bad)
@@ -147,10 +150,11 @@ def _go_on(
     if complete:
         planned = [file.as_dict() for file in planned_files(plan, left)]
         notes: dict[str, Any] = {"fingerprint": fingerprint, "skipped": failures, "limit": job.limit, "plan": planned}
+        notes["changes"] = changes(output.read_json(JOB) or {}, plan.files, kept, dropped)
         if plan.drawn_from is not None:
             drawn = {"units": len(plan.units), "of": plan.drawn_from, "seed": job.sample_seed, "rows": plan.rows}
             notes["sample"] = drawn
-        output.finish(kept, dropped, notes, lease.confirm)
+        output.finish(kept, notes, lease.confirm)
     return summarise(
         output,
         facts,

@@ -7,7 +7,8 @@ Who retries what (s3fs 2026.9 on botocore 1.43), so that nothing here has to:
 - s3fs runs a whole call again after connections that broke and SlowDown, and where the body of an answer ends early,
   which botocore never sees. Around reads it does so twice, one inside the other.
 So a call that is refused every time ends after TRIES requests (500, no connection), twice as many (SlowDown), at most
-four times as many (a read that is never answered): after 15 s, 30 s, six minutes at most.
+four times as many (a read that is never answered): after 15 s, 30 s, six minutes at most. A body that comes byte by
+byte is asked for twice, five minutes each (`pipeline.bounded_s3fs`).
 """
 
 from __future__ import annotations

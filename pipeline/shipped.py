@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from importlib.resources import files
 from typing import Any
@@ -31,13 +32,16 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value of a YAML document; raises `YamlError` that begins with `origin` and names the line."""
+    """The value of a YAML document; raises `YamlError` that begins with `origin`, names the line, and repeats no text
+    of the document but keys: values may be secrets."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}:" if mark else ""
-        raise YamlError(f"{origin}:{where} {getattr(error, 'problem', None) or error}") from error
+        # Names of aliases and tags are words of the document: of a text that begins with * or !, all of it.
+        reason = re.sub(r"(?s)\b(alias|anchor|tag) .*", r"\1", str(getattr(error, "problem", None) or error))
+        raise YamlError(f"{origin}:{where} {reason}") from error
 
 
 def shipped(name: str) -> Any:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+_OBJECT_NAME = re.compile(r"[\w.-]+-[0-9a-f]{8}-\d{12,}-\d{12,}-[0-9a-f]{12}")
+
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
@@ -94,6 +96,11 @@ class Unit:
 
     def __str__(self) -> str:
         return f"rows {self.start}..{self.stop} of {self.file.uri}"
+
+
+def is_object_name(name: str) -> bool:
+    """Whether it is one that `Unit.object_name` gives."""
+    return _OBJECT_NAME.fullmatch(name) is not None
 
 
 def cut(file: InputFile, row_groups: Sequence[RowGroup], *, max_rows: int, max_bytes: int) -> list[Unit]:

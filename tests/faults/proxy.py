@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -31,6 +31,7 @@ class Kind(StrEnum):
     DELAY = "delay"  # the answer comes later than the client waits
     TRUNCATED = "truncated"  # the answer ends in the middle of its body
     LOST = "lost"  # the server has done it, the answer never comes
+    TRICKLE = "trickle"  # the body of the answer comes byte by byte, each sooner than the client stops waiting
 
     @property
     def reaches_server(self) -> bool:
@@ -120,6 +121,8 @@ class Proxy:
             await asyncio.sleep(fault.seconds)
         if kind is Kind.TRUNCATED:
             return await _truncated(request, status, headers, answer)
+        if kind is Kind.TRICKLE:
+            return await _trickled(request, status, headers, answer)
         response = web.Response(status=status, headers=headers, body=answer)
         if request.method == "HEAD":
             response.headers["Content-Length"] = headers.get("Content-Length", "0")
@@ -175,6 +178,21 @@ async def _truncated(
     await asyncio.sleep(0)
     if request.transport is not None:
         request.transport.close()
+    return response
+
+
+async def _trickled(
+    request: web.BaseRequest, status: int, headers: CIMultiDict[str], answer: bytes
+) -> web.StreamResponse:
+    """Ten bytes a second, until there are no more or nobody waits for them."""
+    response = web.StreamResponse(status=status, headers=headers)
+    response.content_length = len(answer)
+    response.force_close()
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        for place in range(len(answer)):
+            await response.write(answer[place : place + 1])
+            await asyncio.sleep(0.1)
     return response
 
 

@@ -21,7 +21,7 @@ from tests.faults.jobs import assert_exact_in_store, catalog, s3_job, stored
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.faults.server import INPUT, OUTPUT, READER, SECRETS, WRITER, Server, options
 from tests.pipeline.fakes import HashDecoders
-from tests.pipeline.helpers import inline
+from tests.pipeline.helpers import inline, input_table, write
 
 
 @pytest.mark.slow
@@ -121,6 +121,36 @@ def test_a_file_that_cannot_be_reached_is_named_and_all_others_are_committed(
     assert ended.exit_code == 0, ended.output
     assert sum(HashDecoders(tmp_path / "calls.log").calls()) - done == 40
     assert_exact_in_store(server, "unreached", source, tmp_path)
+
+
+def test_inputs_replaced_removed_and_added_in_the_store_are_done_alone_and_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.drive.drive", inline)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    catalog(server, tmp_path, "changed")
+    spec = s3_job(tmp_path, server.endpoint, "changed")
+    assert run(spec).complete
+    done, before = sum(HashDecoders(tmp_path / "calls.log").calls()), stored(server, "changed")
+
+    folder, client = tmp_path / "in", server.client()
+    write(folder / "part-0000.parquet", {"id": list(range(40)), "title": [f"new {i}" for i in range(40)]})
+    (folder / "part-0001.parquet").unlink()
+    write(folder / "part-0003.parquet", {"id": [7], "title": ["added"]})
+    client.rm_file(f"{INPUT}/changed/part-0001.parquet")
+    client.put(f"{folder}/", f"{INPUT}/changed/", recursive=True)  # the third again, as it was: its tag stays
+
+    summary = run(spec)
+    assert summary.complete and (summary.rows_in, summary.rows_dropped) == (81, 80)
+    assert sum(HashDecoders(tmp_path / "calls.log").calls()) - done == 41
+    there = assert_exact_in_store(server, "changed", input_table(folder), tmp_path)
+    kept = [path for path in before if path.startswith("data/part-0002-")]
+    assert len(kept) == 2 and all(there[path] == before[path] for path in kept)
+    assert not any("part-0001" in path for path in there)
+    [change] = json.loads(there["_manifest/job.json"])["changes"]
+    uris = [f"s3://{INPUT}/changed/part-000{number}.parquet" for number in (0, 1, 3)]
+    assert [change[kind] for kind in ("replaced", "removed", "added")] == [[uri] for uri in uris]
+    assert change["redone"] == [f"rows {rows} of {uris[0]}" for rows in ("0..20", "20..40")]
 
 
 @pytest.mark.usefixtures("cluster")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage import Storage, StoreUnavailableError
+from pipeline.storage import Storage, StoreUnavailableError, explained
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.faults.server import OUTPUT, Server, options
 
@@ -96,8 +96,8 @@ def outcomes(server: Server, proxy: Proxy, operation: str, times: int | None) ->
         stored = client.cat_file(key) if client.exists(key) else None
         return Outcome(kind, f"s3://{key}", result, error, fault.struck, seconds, stored)
 
-    # An answer to HEAD has no body that could be cut.
-    kinds = [kind for kind in Kind if (operation, kind) != ("HeadObject", Kind.TRUNCATED)]
+    # An answer to HEAD has no body that could be cut; bodies that trickle have a test of their own.
+    kinds = [kind for kind in Kind if (operation, kind) != ("HeadObject", Kind.TRUNCATED) and kind is not Kind.TRICKLE]
     with ThreadPoolExecutor(3 if operation in PARTS else len(kinds)) as threads:
         return list(threads.map(run, kinds))
 
@@ -184,6 +184,31 @@ def test_a_store_that_takes_no_bytes_is_given_up(monkeypatch: pytest.MonkeyPatch
         for connection in held:
             connection.close()
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_answer_that_trickles_is_asked_for_once_more_and_given_up(
+    server: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """A byte comes before the client stops waiting for one, for ever: of a whole object, and of a part of one."""
+    monkeypatch.setattr("pipeline.bounded_s3fs.CALL_SECONDS", 2.0)
+    key, door = f"{OUTPUT}/trickle-{whole}/x", impatient(proxy.endpoint)
+    server.client().pipe_file(key, DATA)
+
+    def read() -> bytes | None:
+        if whole:
+            return door.read(f"s3://{key}")
+        with explained(f"s3://{key}"), door.open(f"s3://{key}", ahead=False) as file:
+            file.seek(10)
+            return file.read(1000)
+
+    wanted = DATA if whole else DATA[10:1010]
+    once = proxy.add(Fault(Kind.TRICKLE, "GetObject", key, times=1))
+    assert read() == wanted and once.struck == 1
+    always, started = proxy.add(Fault(Kind.TRICKLE, "GetObject", key)), time.monotonic()
+    with pytest.raises(StoreUnavailableError, match=f"s3://{key}: .* not there whole after 2 s"):
+        read()
+    assert always.struck == 2 and time.monotonic() - started < SECONDS
 
 
 def test_nobody_listening_is_no_reason_to_give_up_for_good() -> None:

@@ -93,7 +93,7 @@ def write_output(
     facts = {"decoder": DECODER, "resolved": {"dtype": DTYPE, "threads": 2}}
     output.write_json("run.json", {"fingerprint": fingerprint, "facts": facts, "config": config})
     if finished:
-        output.finish(records, [], {"limit": limit} | ({"sample": sample} if sample else {}))
+        output.finish(records, {"limit": limit} | ({"sample": sample} if sample else {}))
     return folder
 
 

@@ -108,18 +108,52 @@ def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("decode.layot=gaps", "--set decode.layot=gaps: decode: unknown key 'layot'; did you mean 'layout'?"),
-        ("decode.max_slots=0", "--set decode.max_slots=0: decode: max_slots is 0"),
-        ("decode.kv_mib=much", "--set decode.kv_mib=much: decode: kv_mib is 'much': must be a whole number or auto"),
-        ("nonsense", "--set nonsense: must be written key.key=value"),
-        ("text.template.x=1", "--set text.template.x=1: text.template is no section of keys"),
-        ("text.template={", "--set text.template={: line 1:"),
+        ("decode.layot=gaps", "--set decode.layot: decode: unknown key 'layot'; did you mean 'layout'?"),
+        ("decode.max_slots=0", "--set decode.max_slots: decode: max_slots is 0"),
+        ("decode.kv_mib=much", "--set decode.kv_mib: decode: kv_mib is 'much': must be a whole number or auto"),
+        ("nonsense", "--set: must be written key.key=value (number 1 of 1)"),
+        ("decode..x=1", "--set decode..x: must be written key.key=value (number 1 of 1)"),
+        ("text.template.x=1", "--set text.template.x: text.template is no section of keys"),
+        ("text.template={", "--set text.template: line 1: expected the node content, but found '<stream end>'"),
+        ("decode={layout: gaps, layout: gaps}", "--set decode: line 1: key 'layout' stands twice"),
     ],
 )
 def test_a_wrong_override_is_named_as_such(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(job_file(tmp_path), [override])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("input.storge.secret=hunter2", "--set input.storge.secret: input: unknown key 'storge'"),
+        ('input.storge={"secret": "hunter2"}', "--set input.storge: input: unknown key 'storge'"),
+        ('input.storage={"key": "A", "secret": "hunter2"', "--set input.storage: line 1: expected ',' or '}'"),
+        ("input.storage=hunter2", "--set input.storage: input.storage: Input should be"),
+        ("input.storage.secret=*hunter2", "--set input.storage.secret: line 1: found undefined alias"),
+        ("input.storage.secret=!hunter2 x", "--set input.storage.secret: line 1: could not determine a constructor"),
+        ("input.storage.secret=!hunter2!x y", "--set input.storage.secret: line 1: found undefined tag"),
+        ("input.storage.secret=@hunter2", "--set input.storage.secret: line 1: found character '@'"),
+        ("input.path.secret=hunter2", "--set input.path.secret: input.path is no section of keys"),
+        ("input.storage.secret:hunter2", "--set: must be written key.key=value"),
+        ("input.storage:{secret:hunter2=}", "--set input.storage: must be written key.key=value"),
+        ("input..secret=hunter2", "--set input..secret: must be written key.key=value"),
+    ],
+)
+def test_a_wrong_override_never_shows_its_value(tmp_path: Path, override: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(job_file(tmp_path), [override])
+    assert named in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["*hunter2", "!hunter2 x", "!hunter2!x y", "@hunter2", "{hunter2"])
+def test_a_file_that_is_no_yaml_shows_no_value_either(tmp_path: Path, value: str) -> None:
+    path = job_file(tmp_path, BASE.replace("input: {path: in}", f"input:\n  storage:\n    secret: {value}"))
+    with pytest.raises(ConfigError, match=r"job\.yaml: line \d+: ") as caught:
+        load_config(path)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:

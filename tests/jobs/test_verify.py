@@ -80,5 +80,6 @@ def test_storage_options_come_from_the_job_file(out: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", ["verify", "compact"])
 def test_an_override_without_a_configuration_is_refused(out: Path, command: str) -> None:
-    result = CliRunner().invoke(app, [command, str(out), "--set", "output.storage.anon=true"])
-    assert result.exit_code == 2 and "--set output.storage.anon=true: there is no configuration" in result.stderr
+    result = CliRunner().invoke(app, [command, str(out), "--set", "output.storage.secret=hunter2"])
+    assert result.exit_code == 2 and "--set output.storage.secret: there is no configuration" in result.stderr
+    assert "hunter2" not in result.output

@@ -18,15 +18,19 @@ from jobs.console import exit_of
 from pipeline import drive
 from pipeline.block import Failure, FailureKind
 from pipeline.commit import Receipt
+from pipeline.compact import compact
+from pipeline.findings import OutputVerdict
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.ledger import Attempt
+from pipeline.manifest import OutputFolder
 from pipeline.prepare import prepare
 from pipeline.resume import marks, open_run
 from pipeline.rounds import Work
 from pipeline.run import run
-from pipeline.storage import StorageError
+from pipeline.storage import Storage, StorageError
 from pipeline.stream import cluster
 from pipeline.units import Unit
+from pipeline.verify import verify
 from tests.pipeline.fakes import SPEC, HashDecoders
 from tests.pipeline.helpers import assert_exact, inline, input_table, job, output_files, output_table, shards, write
 from tests.pipeline.test_stages import broken_encoder
@@ -59,6 +63,64 @@ def test_rows_of_earlier_inputs_are_never_dropped_in_silence(tmp_path: Path) -> 
     assert run_json(job(tmp_path, b))["inputs"] == [str(b)]
     (b / "part-0001.parquet").unlink()  # of the same input, files come and go
     assert run(job(tmp_path, b)).rows_dropped == 10
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_what_a_worker_left_after_the_job_had_ended_is_removed_by_a_rerun(tmp_path: Path) -> None:
+    """One that was cut off, while its unit was halved and done by others: rows that stand twice for who reads all."""
+    spec = job(tmp_path, shards(tmp_path / "in", 2))
+    assert run(spec).complete
+    folder = OutputFolder(spec.output, Storage())
+    first, *_ = folder.committed()
+    late = replace(first.unit, stop=first.unit.stop - 1).object_name(first.fingerprint)
+    before = output_table(spec.output)
+    write(Path(folder.data(late)), before.slice(0, first.unit.rows - 1))
+    result = verify(folder, Storage())
+    assert result.verdict is OutputVerdict.INCOMPLETE
+    [finding] = result.findings
+    assert finding.file == folder.data(late) and "run the job again" in finding.message
+    again = run(spec)
+    assert again.complete and again.model_calls == 0 and (again.rows_in, again.units) == (80, 6)
+    assert output_table(spec.output).equals(before) and verify(folder, Storage()).findings == ()
+    # What is called otherwise than workers call their files is for people to judge.
+    write(Path(folder.data("mine")), {"id": [1]})
+    assert run(spec).complete and "mine" in folder.data_names()
+    assert verify(folder, Storage()).verdict is OutputVerdict.DAMAGED
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_data_files_that_are_all_gone_are_not_decoded_again_without_a_word(tmp_path: Path) -> None:
+    spec = job(tmp_path, shards(tmp_path / "in", 2))
+    assert run(spec).complete
+    folder, calls = OutputFolder(spec.output, Storage()), spec.decoder_factory.calls  # type: ignore[union-attr]
+    names, done = folder.record_names(), calls()
+    (tmp_path / "out/data").rename(tmp_path / "away")  # as if it was not mounted
+    (tmp_path / "out/data").mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"{tmp_path}/out/data: none of the data files .* tells of is there"):
+            run(spec)
+        assert folder.record_names() == names and folder.is_finished() and calls() == done
+    (tmp_path / "out/data").rmdir()
+    (tmp_path / "away").rename(tmp_path / "out/data")
+    assert run(spec).model_calls == 0
+    for path in output_files(spec.output)[1:]:  # some may be lost
+        path.unlink()
+    assert run(spec).complete and len(calls()) == len(done) + 5
+    assert_exact(spec.output, input_table(tmp_path / "in"))
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_files_that_went_with_their_inputs_are_not_missed(tmp_path: Path) -> None:
+    """A merged file of which all has changed is removed before the first new unit is committed."""
+    spec = job(tmp_path, shards(tmp_path / "in", 2))
+    assert run(spec).complete
+    compact(OutputFolder(spec.output, Storage()), most=2**30)
+    shards(tmp_path / "in", 2)  # written again
+    (tmp_path / "out/_SUCCESS").unlink()
+    for path in output_files(spec.output):
+        path.unlink()
+    assert run(spec).complete
+    assert_exact(spec.output, input_table(tmp_path / "in"))
 
 
 @pytest.mark.usefixtures("no_ray")

@@ -17,7 +17,7 @@ import pytest
 from pipeline import lease as leases
 from pipeline.events import Event, Progress
 from pipeline.holder import Holder
-from pipeline.job import JobError, JobSpec
+from pipeline.job import JobError, JobSpec, UnitCaps
 from pipeline.lease import LEASE, LeaseLostError, OutputHeldError, Pace, held
 from pipeline.manifest import OutputFolder
 from pipeline.run import run
@@ -25,7 +25,7 @@ from pipeline.storage import Storage, StorageError, StoreUnavailableError
 from pipeline.verify import verify
 from pipeline.versioned import Version, read_version, swap
 from tests.pipeline.fakes import HashDecoders
-from tests.pipeline.helpers import assert_exact, inline, input_table, job, shards
+from tests.pipeline.helpers import assert_exact, inline, input_table, job, shards, titles, write
 from tests.pipeline.holding import FORK, QUICK, holding, race, without_lease
 
 #: Somebody on another machine: nothing can be known of that process but what its lease says.
@@ -363,6 +363,42 @@ def test_a_driver_that_lost_its_lease_marks_no_success_and_the_next_one_finishes
     summary = run(spec)  # once the other one is silent
     assert summary.complete and HashDecoders(tmp_path / "calls.log").calls() == calls
     assert_exact(output.uri, input_table(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("rows", [20, 7])
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_driver_that_was_suspended_before_it_tidied_up_removes_nothing_of_its_successor(
+    spec: JobSpec,
+    output: OutputFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pace: Callable,
+    rows: int,
+    leased: bool,
+) -> None:
+    """Behind its last look at the lease: meanwhile another driver with other `units` takes over and ends, with rows of
+    a file that is new. Without any lease as well."""
+    pace(SILENT)
+    remove, ended = OutputFolder.remove, list[bool]()
+
+    def suspended(self: OutputFolder, uris: Any) -> None:
+        if output.read_json("_manifest/job.json") is not None and not ended:
+            ended.append(False)
+            table = {"id": list(range(40, 60)), "title": titles(40, 60)}
+            write(tmp_path / "in/part-0002.parquet", table)
+            ended[:] = [run(replace(spec, units=UnitCaps(rows=rows))).complete]
+        remove(self, uris)
+
+    monkeypatch.setattr(OutputFolder, "remove", suspended)
+    if leased:
+        with pytest.raises(LeaseLostError):
+            run(spec)
+    else:
+        with without_lease():
+            assert run(spec).complete
+    assert ended == [True] and output.is_finished()
+    assert_exact(output.uri, input_table(tmp_path / "in"))
+    assert verify(output, Storage()).findings == () and committed(output) == 2 + -(-20 // rows)
 
 
 @pytest.mark.parametrize("step", range(1, 7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipeline.job import JobError
+from pipeline.job import JobError, UnitCaps
 from pipeline.listing import input_file
+from pipeline.plan import make_plan
 from pipeline.storage import Storage
+from tests.pipeline.helpers import write
 
 
 class Store(AbstractFileSystem):
@@ -109,6 +112,33 @@ class TestLinks:
         (folder / "_latest").symlink_to(folder / "data")
         (folder / ".x").symlink_to(folder / "gone")
         assert len(Storage().find(str(folder))) == 1
+
+    @pytest.mark.parametrize(
+        ("link", "aim", "inputs"),
+        [
+            ("in/latest.parquet", "in/other/b.parquet", ["in"]),
+            ("in/data/again.parquet", "blob", ["in/data/*.parquet"]),  # two links to one file elsewhere
+            ("current", "in", ["current", "in"]),
+            ("current", "in/data", ["in", "current/a.parquet"]),
+        ],
+    )
+    def test_two_names_of_one_file_are_refused(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, link: str, aim: str, inputs: list[str]
+    ) -> None:
+        monkeypatch.chdir(folder.parent)
+        write(Path("blob"), {"title": ["x"]})
+        write(Path("in/other/b.parquet"), {"title": ["y"]})
+        assert make_plan(["in", "in/data", "in/data/a.parquet"], Storage(), UnitCaps(), None).rows == 2
+        Path(link).symlink_to(Path(aim).absolute())
+        with pytest.raises(JobError, match=r"is the file .*, and so is .*: its rows would count twice") as caught:
+            make_plan(inputs, Storage(), UnitCaps(), None)
+        assert link in str(caught.value)
+
+    def test_a_hard_link_is_a_file_of_its_own(self, folder: Path) -> None:
+        write(folder / "first/a.parquet", {"title": ["x"]})
+        (folder / "second").mkdir()
+        os.link(folder / "first/a.parquet", folder / "second/a.parquet")
+        assert make_plan([str(folder / "first"), str(folder / "second")], Storage(), UnitCaps(), None).rows == 2
 
     def test_an_input_may_be_a_link_itself(self, folder: Path) -> None:
         (folder.parent / "current").symlink_to(folder)

@@ -16,7 +16,7 @@ from pipeline.prepare import prepare
 from pipeline.reader import CatalogReader
 from pipeline.record import UnitRecord
 from pipeline.resume import check_run, differences, marks, open_run, remaining, select
-from pipeline.storage import Storage
+from pipeline.storage import Storage, StoreUnavailableError
 from pipeline.text import TextTemplate
 from pipeline.units import InputFile, Unit
 from tests.pipeline.fakes import PRODUCT, TitleReader
@@ -260,18 +260,31 @@ def test_a_record_without_its_data_does_not_count(tmp_path: Path) -> None:
     )  # so that its unit can be committed again
 
 
+def test_success_is_not_marked_where_a_listed_file_is_gone(tmp_path: Path) -> None:
+    output, kept = folder(tmp_path), [record(A, 0, 5), record(A, 5, 9)]
+    for r in kept:
+        output.storage.create(output.data(r.object), b"x")
+        output.storage.create(output.record(r.object), r.to_json().encode())
+
+    def lost() -> None:
+        output.storage.delete(output.data(kept[1].object))
+
+    with pytest.raises(StoreUnavailableError, match=f"{kept[1].object}.parquet: was removed while the job ended"):
+        output.finish(kept, {}, lost)
+    assert not output.is_finished()
+
+
 def test_finish_removes_what_is_not_listed_before_it_marks_success(tmp_path: Path) -> None:
     output = folder(tmp_path)
-    kept, dropped = record(A, 0, 5), record(B, 0, 5)
-    for r in (kept, dropped):
+    kept, other = record(A, 0, 5), record(B, 0, 5)
+    for r in (kept, other):
         output.storage.create(output.data(r.object), b"x")
         output.storage.create(output.record(r.object), r.to_json().encode())
     output.storage.create(output.data("stray"), b"x")
     assert not output.is_finished()
-    output.finish([kept], [dropped], {})
+    output.finish([kept], {})
     assert output.is_finished() and output.record_names() == output.data_names() == {kept.object}
     assert output.read_records() == [kept]
     listing = output.read_json("_manifest/job.json")
     assert listing is not None
     assert [o["data"] for o in listing["objects"]] == [f"data/{kept.object}.parquet"]
-    assert listing["dropped"] == ["rows 0..5 of /in/b"]

@@ -102,7 +102,13 @@ def test_a_limit_is_extended_and_inputs_that_change_are_redone_alone(tmp_path: P
     assert_exact(tmp_path / "out", input_table(source))
     # 20 of the replaced file, 13 that the limit left, 1 added; the 7 rows of part-0001 that were done stay.
     assert sum(decoders.calls()) - done == 34
-    assert len(json.loads((tmp_path / "out/_manifest/job.json").read_text())["dropped"]) == 1
+    [change] = json.loads((tmp_path / "out/_manifest/job.json").read_text())["changes"]
+    assert {name: [Path(uri).name for uri in change[name]] for name in ("replaced", "removed", "added")} == {
+        "replaced": ["part-0000.parquet"],
+        "removed": ["part-0002.parquet"],
+        "added": ["part-0003.parquet"],
+    }
+    assert change["redone"] == [f"rows 0..20 of {source}/part-0000.parquet"]
 
 
 def test_an_actor_killed_in_the_middle_costs_a_retry_and_no_row(tmp_path: Path) -> None:

@@ -320,6 +320,22 @@ def test_a_foreign_object_of_that_name_is_refused_and_left_alone(tmp_path: Path)
     assert not (tmp_path / "out/_manifest/units").exists()
 
 
+def test_a_unit_whose_name_another_one_has_is_refused_and_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names tell URIs apart by 32 bits of a hash; here by none."""
+    unit, stage, table, metrics = one_unit(tmp_path)
+    settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}
+    monkeypatch.setattr(Unit, "object_name", lambda *_: "a")
+    assert commit(stage.output, unit, table, metrics, **settings).fresh
+    other = dataclasses.replace(unit, file=dataclasses.replace(unit.file, uri=str(tmp_path / "in/b.parquet")))
+    with pytest.raises(OSError, match=r"a\.parquet is the output of rows 0..2 of .*/a\.parquet, and rows 0..2 of .*/b"):
+        commit(stage.output, other, table, metrics, **settings)
+    (tmp_path / "out/data/a.parquet").unlink()
+    with pytest.raises(OSError, match=r"is the output of rows 0..2 of .*/a\.parquet"):  # of which the record is left
+        commit(stage.output, other, table, metrics, **settings)
+
+
 def test_a_table_that_is_not_the_units_is_never_committed(tmp_path: Path) -> None:
     unit, stage, table, metrics = one_unit(tmp_path)
     settings = {"schema": stage.form.schema, "fingerprint": stage.fingerprint}

@@ -21,10 +21,22 @@ from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Extraction
 from hpd_core.sizing import Measured
 from hpd_core.spec import DecoderSpec
-from pipeline.block import METRICS, FailureKind, checked, constant, explain, failure, first_text, not_loaded, unit_of
+from pipeline.block import (
+    METRICS,
+    FailureKind,
+    checked,
+    constant,
+    explain,
+    failed,
+    failure,
+    first_text,
+    not_loaded,
+    unit_of,
+)
 from pipeline.device import commit_of, device_name, own_device
 from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
+from pipeline.ledger import Rows
 from pipeline.metrics import count, device_key, model_key
 from pipeline.output import OutputColumns
 from pipeline.pack import decode_items
@@ -66,6 +78,8 @@ class DecodeActor:
     def __init__(self, stage: DecodeStage, ledger: Any = None) -> None:
         self._stage = stage
         self._ledger = ledger
+        self._deaf = False  # whether the ledger did not answer
+        self._born = time.monotonic()
         # Loaded with the first unit: an actor that dies in its constructor would be restarted without end.
         self._decoder: Decoder | None = None
         self._exports = ActorExports()
@@ -77,11 +91,14 @@ class DecodeActor:
     def __call__(self, block: pa.Table) -> pa.Table:
         if failure(block):
             return block
-        unit = unit_of(block)
+        unit, most = unit_of(block), self._stage.deadline_seconds
+        # This process began when the one before had ended: a pack that was begun a deadline earlier still had hung.
+        if not unit.poison and self._tell("hung", unit.name, most + time.monotonic() - self._born):
+            return failed(unit, FailureKind.WORKER, f"a pack took longer than run.pack_deadline_seconds ({most:g})")
         try:
             if self._decoder is None and block.column(FAULT).null_count:
-                started, make = time.perf_counter(), self._stage.factory or load
-                self._decoder = make(self._stage.decoder, self._stage.device, self._stage.threads)
+                started = time.perf_counter()
+                self._decoder = self._loaded()
                 self._load_seconds = time.perf_counter() - started
                 self._device = device_name(self._decoder, self._stage.device, self._stage.threads)
                 self._where = own_device(self._decoder, self._stage.device)
@@ -94,18 +111,34 @@ class DecodeActor:
             return not_loaded(unit, "decoder", e)
         return checked(FailureKind.DECODE, unit, block, self._run)
 
+    def _loaded(self) -> Decoder:
+        make = self._stage.factory or load
+        self._tell("load")
+        try:
+            return make(self._stage.decoder, self._stage.device, self._stage.threads)
+        finally:
+            self._tell("loaded")
+
     def _run(self, unit: Unit, block: pa.Table) -> pa.Table:
         started, attempt = time.perf_counter(), secrets.token_hex(4)
         forget_peak(self._where)
+        items = from_columns(block)
+        places = {id(item): n for n, item in enumerate(items, unit.start)}
 
         def decode(documents: Sequence[EncodedDocument]) -> Extraction:
-            self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents))
+            numbers = [places[id(document)] for document in documents]
+            pack = Rows(min(numbers), max(numbers) + 1)
+            self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents), pack)
             assert self._decoder is not None
             with deadline(self._stage.deadline_seconds), living_device():
                 return self._decoder.extract_encoded(documents)
 
         self._tell("spend", unit.name, attempt, 0)
-        rows, counts = decode_items(self._exports.watched(decode), from_columns(block), self._stage.pack_documents)
+        try:
+            rows, counts = decode_items(self._exports.watched(decode), items, self._stage.pack_documents)
+        except Exception:
+            self._tell("fail", unit.name, attempt)
+            raise
         tries = self._tell("finish", unit.name, attempt)
         metrics = count(rows, counts, self._stage.columns)
         metrics.seconds["tokenize"] = float(first_text(block.column(SECONDS)))
@@ -135,15 +168,17 @@ class DecodeActor:
         return Counter({name: number for name, number in spent.items() if number})
 
     def _tell(self, method: str, *arguments: Any) -> Any:
-        """What the ledger answers, None where there is none. Waits for it, so that what is told just before this
-        process dies is not lost with it; a ledger that does not answer is not told anything more."""
+        """What the ledger answers, None where it does not. Waits for it, so that what is told just before this process
+        dies is not lost with it. One that does not answer is told all the same: from who is silent it concludes that
+        nobody is at work."""
         if self._ledger is None:
             return None
         try:
             return ray.get(getattr(self._ledger, method).remote(*arguments), timeout=_LEDGER_SECONDS)
         except Exception:
-            log.warning("the ledger of attempts is gone", exc_info=True)
-            self._ledger = None
+            if not self._deaf:
+                log.warning("the ledger of attempts does not answer", exc_info=True)
+            self._deaf = True
             return None
 
 

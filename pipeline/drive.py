@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pipeline.actor import DecodeStage
-from pipeline.block import FailureKind
+from pipeline.block import Failure, FailureKind
 from pipeline.commit import CommitStage, Receipt
 from pipeline.events import Progress
 from pipeline.exports import DriverExports
 from pipeline.folding import Folding
 from pipeline.job import JobSpec
-from pipeline.ledger import Attempt, wasted
+from pipeline.ledger import Attempt, suspects, wasted
 from pipeline.prepare import Prepared
 from pipeline.record import UnitRecord
 from pipeline.reporter import Reporter
 from pipeline.resume import revision_of
 from pipeline.rounds import Rounds, Work
-from pipeline.stream import Stages, read_ledger, receipts, start_ledger
+from pipeline.stream import Stages, read_ledger, read_pulse, receipts, resources, start_ledger
 from pipeline.tokenize import TokenizeStage
 from pipeline.units import Unit
+from pipeline.watch import LoadsDiedError, StreamEndedError, Watch
 
 
 def stages(prepared: Prepared, fingerprint: str) -> Stages:
@@ -72,10 +73,20 @@ def drive(
     report.running()
     folding = Folding(prepared.output, [*kept, *work.committed])
     begun_at, ledger = time.monotonic(), start_ledger()
-    while rounds.waiting and not _spent(job, started):
-        ended = {r.unit: r for r in _round(rounds, prepared, fingerprint, ledger, report, folding, started)}
+    watch = Watch(
+        job.pool,
+        job.pack_deadline_seconds,
+        spent=lambda: _spent(job, started),
+        ask=lambda: read_pulse(ledger, job.pack_deadline_seconds),
+        resources=resources,
+        tell=report.waiting,
+    )
+    made = stages(prepared, fingerprint)
+    while rounds.waiting and not watch.spent():
+        ended = {r.unit: r for r in _round(rounds.waiting, made, ledger, report, folding, watch)}
         attempts = read_ledger(ledger)
-        work.stopped = _spent(job, started) and len(ended) < len(rounds.waiting)
+        work.stalled = watch.stalled
+        work.stopped = bool(work.stalled) or (watch.spent() and len(ended) < len(rounds.waiting))
         for unit in [u for u in rounds.waiting if u not in ended and not work.stopped]:
             lost = _lost_receipt(prepared, unit, fingerprint, attempts)
             if lost is not None:
@@ -91,8 +102,8 @@ def drive(
         exports.wasted(work.waste)
         work.rounds += 1
         if work.stopped:
-            break  # a unit without a receipt was not tried, which is no reason to halve it
-        rounds.after(committed, failures, None if attempts is None else set(attempts))
+            break  # a unit without a receipt was not tried, which is no reason to cut it
+        rounds.after(committed, failures, None if attempts is None else set(attempts), suspects(attempts or {}))
         report.next_round(rounds.waiting, failures, rounds.given_up)
     work.stopped = work.stopped or bool(rounds.waiting)
     work.seconds = time.monotonic() - begun_at
@@ -100,22 +111,28 @@ def drive(
 
 
 def _round(
-    rounds: Rounds,
-    prepared: Prepared,
-    fingerprint: str,
-    ledger: object,
-    report: Reporter,
-    folding: Folding,
-    started: float,
-) -> Iterable[Receipt]:
-    """Receipts of one round, until the budget is spent or the model cannot be loaded, which each unit would try."""
-    for receipt in receipts(rounds.waiting, stages(prepared, fingerprint), ledger):
-        report.take(receipt)
-        folding.add(receipt.record)
-        yield receipt
-        unloadable = receipt.failure is not None and receipt.failure.kind is FailureKind.LOAD
-        if unloadable or _spent(prepared.job, started):
-            return
+    waiting: Sequence[Unit], made: Stages, ledger: object, report: Reporter, folding: Folding, watch: Watch
+) -> Iterator[Receipt]:
+    """Receipts of one round, until `watch` ends it or the model cannot be loaded, which each unit would try."""
+    left = set(waiting)
+    watch.heard()
+    try:
+        for receipt in receipts(waiting, made, ledger, watch.look):
+            watch.heard()
+            left.discard(receipt.unit)
+            report.take(receipt)
+            folding.add(receipt.record)
+            yield receipt
+            unloadable = receipt.failure is not None and receipt.failure.kind is FailureKind.LOAD
+            if unloadable or watch.spent():
+                return
+    except LoadsDiedError as e:
+        for unit in [unit for unit in waiting if unit in left][:1]:
+            receipt = Receipt(unit, failure=Failure(FailureKind.LOAD, str(e)))
+            report.take(receipt)
+            yield receipt
+    except StreamEndedError:
+        return
 
 
 def _lost_receipt(

@@ -9,7 +9,8 @@ from enum import StrEnum
 class Event(StrEnum):
     """What a run has to tell."""
 
-    #: Another driver may be at work on the output; the reason says who and for how long. Before the stream.
+    #: Before the stream: another driver may be at work on the output; the reason says who and for how long. During it:
+    #: nobody is at work; the reason has what the pool asks and what the cluster has.
     WAITING = "waiting"
     #: The stream begins. Not told by a run that finds nothing to do.
     RUNNING = "running"
@@ -28,7 +29,7 @@ class Progress:
 
     unit, reason: whose event it is, and why, where there is a unit and a reason.
     units_done, units_total, rows_done, rows_total: of the plan, what earlier runs committed of it included. A unit that
-        a run halves counts as two.
+        a run cuts counts as its parts.
     rows_new, rows_error: committed by this run, and of them in error.
     seconds: wall time of the run. stream_seconds: of it, since the stream began. dollars: price of `seconds`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Mapping
 
 from hpd_core import quantization
 from hpd_core.sizing import free_memory
@@ -29,6 +30,15 @@ def check_fit(pool: Pool, cpus: float, gpus: float) -> None:
             f"the pool does not fit: {pool.max_size} actors x {pool.gpus:g} GPUs = {pool.max_size * pool.gpus:g} GPUs, "
             f"and there are {gpus:g}"
         )
+
+
+def room(pool: Pool, has: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """What the pool asks, beside what a cluster `has` now and what of it is `free`, by Ray's names: for people."""
+    cpus = pool.max_size * pool.cpus + pool.read_cpus + pool.commit_cpus
+    needs = {"CPU": cpus} | ({"GPU": pool.max_size * pool.gpus} if pool.gpus else {})
+    there = [f"{has.get(name, 0.0):g} {name}s, {free.get(name, 0.0):g} of them free" for name in needs]
+    asked = " and ".join(f"{number:g} {name}s" for name, number in needs.items())
+    return f"{pool.max_size} actors, reading and committing ask for {asked}; the cluster has {' and '.join(there)}"
 
 
 def check_store(pool: Pool, unit_bytes: int, store_bytes: float) -> None:

@@ -110,8 +110,11 @@ class Pool:
     cpus, gpus: Ray resources of one actor. More than one GPU: the layers of its model are spread over them.
     threads: torch threads of one actor; 0 means as many as its CPUs.
     device: `auto` | `cpu` | `cuda`.
-    max_retries: further tries of a unit whose actor died, before the unit is halved.
+    max_retries: further tries of a unit whose actor died, before the unit is cut.
     read_cpus, commit_cpus: Ray CPUs of one read-and-tokenise task and of one commit task.
+    stall_seconds: the run ends, to be continued, once no unit has ended and no actor has begun anything for so long:
+        the cluster has shrunk, or others fill it. A pack that is decoded counts until its deadline, a load for two
+        hours.
     """
 
     min_size: int = 1
@@ -123,6 +126,7 @@ class Pool:
     max_retries: int = 2
     read_cpus: float = 0.5
     commit_cpus: float = 0.25
+    stall_seconds: float = 1800.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.max_size:
@@ -133,6 +137,8 @@ class Pool:
             raise JobError(f"pool: threads and max_retries must not be negative: {self}")
         if self.read_cpus <= 0 or self.commit_cpus <= 0:
             raise JobError("pool: read_cpus and commit_cpus must be positive")
+        if not self.stall_seconds > 0:
+            raise JobError(f"pool: stall_seconds must be positive: {self}")
         if self.gpus > 1 and (self.gpus != int(self.gpus) or self.device == "cpu"):
             raise JobError(
                 f"pool: gpus {self.gpus:g} of one actor, device {self.device}: a model is spread over a whole number "
@@ -200,7 +206,7 @@ class JobSpec:
     sample_units, sample_seed: only so many units of the plan, drawn at random. Outside the fingerprint as well: more
         of the same seed, or all, extend a run.
     pack_documents: different documents handed to the decoder in one call; a pack has one deadline.
-    pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried again.
+    pack_deadline_seconds: an actor whose pack takes longer is ended from a C thread, and its unit tried in parts.
     max_rounds: tries of a unit that failed without killing a worker (a read or write that fails).
     on_bad_file: `fail` (the run ends incomplete) or `skip`; good files are processed in both cases.
     allow_mixed: go on although the output was begun under another fingerprint (same columns needed), and drop committed

@@ -55,6 +55,10 @@ class Reporter:
     def running(self) -> None:
         self._tell(Event.RUNNING)
 
+    def waiting(self, text: str) -> None:
+        """Nothing happens, and why that may be."""
+        self._tell(Event.WAITING, reason=text)
+
     def take(self, receipt: Receipt) -> None:
         """A unit ended."""
         if receipt.failure is not None:
@@ -87,7 +91,7 @@ class Reporter:
             for unit, failure in given_up.items():
                 self._tell(Event.GIVEN_UP, unit, failure)
 
-    def _tell(self, event: Event, unit: Unit | None = None, failure: Failure | None = None) -> None:
+    def _tell(self, event: Event, unit: Unit | None = None, failure: Failure | None = None, reason: str = "") -> None:
         total = self._units_done + self._units_left
         if event is Event.RUNNING:
             self._watcher.plan(total, self._rows_total)
@@ -109,7 +113,7 @@ class Reporter:
                 dollars=(now - self._started) * self._dollars_per_second,
                 round=self._round,
                 unit=str(unit) if unit else "",
-                reason=f"{failure.kind.value}: {failure.reason}" if failure else "",
+                reason=f"{failure.kind.value}: {failure.reason}" if failure else reason,
             )
         )
 

@@ -205,6 +205,7 @@ def _failures(left: list[Unit], work: Work) -> list[str]:
     lines = by_file(work.given_up)
     if left and (work.stopped or not work.given_up):
         why = "the budget was spent" if work.stopped else "they are not committed, although nothing failed"
+        why = work.stalled or why
         lines.append(f"{sum(u.rows for u in left)} rows in {len(left)} units are left: {why}")
     return lines
 

@@ -8,20 +8,21 @@ import secrets
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext, Dataset, read_datasource
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.util.annotations import RayDeprecationWarning
 
 from pipeline.actor import DecodeActor, DecodeStage
 from pipeline.commit import CommitStage, Receipt
 from pipeline.fit import check_fit, check_store
 from pipeline.job import JobError, Pool, RayNotStartedError
-from pipeline.ledger import Attempt, Ledger
+from pipeline.ledger import Attempt, Ledger, Pulse
 from pipeline.read import UnitSource
 from pipeline.storage import Storage
 from pipeline.tokenize import TokenizeStage
@@ -103,7 +104,12 @@ def _own_sigterm() -> Iterator[None]:
 
 def start_ledger() -> Any:
     """The actor that counts attempts; restarted empty where it is lost."""
-    return ray.remote(num_cpus=0, max_restarts=1)(Ledger).remote()
+    return ray.remote(num_cpus=0, max_restarts=1)(_LedgerActor).remote()
+
+
+class _LedgerActor(Ledger):
+    def __init__(self) -> None:
+        super().__init__(restarted=bool(ray.get_runtime_context().was_current_actor_reconstructed))
 
 
 def read_ledger(ledger: Any) -> dict[str, dict[str, Attempt]] | None:
@@ -115,20 +121,72 @@ def read_ledger(ledger: Any) -> dict[str, dict[str, Attempt]] | None:
         return None
 
 
-def receipts(units: Sequence[Unit], stages: Stages, ledger: Any) -> Iterator[Receipt]:
-    """Runs `units` through the stages; yields receipts as units end. A unit whose worker died too often has none."""
-    names = _ActorNames(f"hpd-{secrets.token_hex(6)}")
+def read_pulse(ledger: Any, deadline: float) -> Pulse | None:
+    """`Ledger.pulse`, None where the ledger does not answer."""
     try:
-        with DataContext.current(stream_context(DataContext.get_current())):
+        pulse: Pulse = ray.get(ledger.pulse.remote(deadline), timeout=2)
+    except Exception:
+        log.debug("the ledger of attempts does not answer", exc_info=True)
+        return None
+    return pulse
+
+
+def resources() -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """What the cluster has now, and what of it nobody has taken, by Ray's names."""
+    return ray.cluster_resources(), ray.available_resources()
+
+
+def receipts(units: Sequence[Unit], stages: Stages, ledger: Any, look: Callable[[], None]) -> Iterator[Receipt]:
+    """Runs `units` through the stages; yields receipts as units end. A unit whose worker died too often has none.
+
+    look: is called several times a second, whether anything happens or not, from a thread of Ray's. What it raises
+    ends the stream and is raised here.
+    """
+    names = _ActorNames(f"hpd-{secrets.token_hex(6)}")
+    steps = _Steps(look)
+    try:
+        with DataContext.current(stream_context(DataContext.get_current(), steps)):
             stream = dataset(units, stages, ledger, names)
             for block in stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 yield from Receipt.from_block(block)
+    except Exception:
+        if steps.raised is not None:
+            raise steps.raised from None  # not as Ray may have wrapped it
+        raise
     finally:
         # Ray Data lets go of its actors and leaves the rest to reference counting. One that is being restarted at that
         # moment, or that a traceback still refers to, stays, and its CPUs are missing in the next round for ever.
         for name in ray.util.list_named_actors():
             if name.startswith(names.prefix):
                 _end(name)
+
+
+class _Steps(ExecutionCallback):
+    """Looks at each step of a stream's execution. Who waits for the next block waits for ever where none comes, and
+    Ray 2.60 has no other way to end that than an error in here.
+
+    Ray is given this object in place of a class, and copies the context that holds it: every copy is this very one.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self.raised: Exception | None = None
+
+    def __call__(self) -> _Steps:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Steps:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type, (ExecutionCallback(),)  # what workers get of the context: a class that does nothing
+
+    def on_execution_step(self, executor: object) -> None:
+        try:
+            self._look()
+        except Exception as e:
+            self.raised = e
+            raise
 
 
 def dataset(units: Sequence[Unit], stages: Stages, ledger: Any, names: _ActorNames) -> Dataset:
@@ -176,9 +234,10 @@ def _end(name: str) -> None:
         log.debug("actor %s has ended by itself", name)
 
 
-def stream_context(context: DataContext) -> DataContext:
-    """A copy of `context` under which a block stays a unit and a lost block stays one lost block."""
+def stream_context(context: DataContext, steps: _Steps) -> DataContext:
+    """A copy of `context` under which a block stays a unit, a lost block stays one lost block, and `steps` looks on."""
     context = context.copy()
+    context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, steps]
     context.target_max_block_size = None  # or blocks are cut after each stage
     context.max_errored_blocks = -1
     context.execution_no_progress_timeout_s = -1

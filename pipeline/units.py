@@ -79,12 +79,10 @@ class Unit:
         share = (stop - start) / self.rows if self.rows else 1.0
         return replace(self, start=start, stop=stop, bytes=int(self.bytes * share), poison="")
 
-    def halves(self) -> tuple[Unit, Unit]:
-        """Both halves by row range; needs two rows at least."""
-        if self.rows < 2:
-            raise ValueError(f"{self} has no halves")
-        middle = (self.start + self.stop) // 2
-        return self.within(self.start, middle), self.within(middle, self.stop)
+    def cut_at(self, edges: Iterable[int]) -> list[Unit]:
+        """The parts between rows of the file, in order; `edges` outside the unit cut nothing."""
+        inner = sorted(edge for edge in set(edges) if self.start < edge < self.stop)
+        return [self.within(a, b) for a, b in itertools.pairwise([self.start, *inner, self.stop])]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))

@@ -52,7 +52,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "confidence": {"threshold": 0.5},
     "pool": {
         "min_size": 2, "max_size": 3, "cpus": 3, "gpus": 1, "threads": 1, "device": "cuda", "max_retries": 7,
-        "read_cpus": 0.7, "commit_cpus": 0.1,
+        "read_cpus": 0.7, "commit_cpus": 0.1, "stall_seconds": 7,
     },
     "units": {"rows": 7, "bytes": 7, "seconds": 7, "documents_per_second": 7},
     "run": {

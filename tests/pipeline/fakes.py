@@ -67,16 +67,22 @@ class HashDecoders:
     """Makes `HashDecoder`s; every call of one leaves a line in `log`, whichever process it runs in.
 
     kill_once: a path that is created, and the worker killed, the first time a decoder is called.
+    deadly: every worker that loads it is killed; a 0 in `log` for each.
     """
 
     log: Path
     delay: float = 0.0
     kill_once: Path | None = None
     broken: bool = False
+    deadly: bool = False
 
     def __call__(self, spec: DecoderSpec, device: str, threads: int) -> HashDecoder:
         if self.broken:
             raise FileNotFoundError("no such model")
+        if self.deadly:
+            with open(self.log, "a") as log:
+                log.write("0\n")
+            os.kill(os.getpid(), signal.SIGKILL)
         return HashDecoder(self)
 
     def calls(self) -> list[int]:

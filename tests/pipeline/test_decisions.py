@@ -329,7 +329,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A stream that commits everything and loses the receipts but for the first `told` of a round."""
     state = SimpleNamespace(told=0, prepared=None, fingerprint="", attempts={}, reads=0)
 
-    def receipts(units: list[Unit], made: object, ledger: object) -> Iterator[Receipt]:
+    def receipts(units: list[Unit], *_: object) -> Iterator[Receipt]:
         work = Work()
         inline(state.prepared, state.fingerprint, units, [], 0.0, None, work)
         yield from [Receipt(r.unit, r, fresh=True) for r in work.committed[: state.told]]

@@ -168,6 +168,8 @@ def test_a_pool_that_does_not_fit_is_refused_with_the_numbers() -> None:
         check_fit(Pool(cpus=1.0, gpus=2), cpus=8, gpus=1)
     with pytest.raises(JobError, match="must differ"):
         Pool(cpus=0.5)
+    with pytest.raises(JobError, match="stall_seconds"):
+        Pool(stall_seconds=float("nan"))
 
 
 def test_units_that_do_not_fit_the_object_store_are_refused_with_the_numbers() -> None:

@@ -63,7 +63,7 @@ def test_failures_retries_and_what_is_given_up_are_told_with_their_reasons() -> 
     failure = Failure(FailureKind.READ, "it is gone")
     report.take(Receipt(PLANNED[2], failure=failure))
     report.failed(PLANNED[3])
-    halves = PLANNED[3].halves()
+    halves = PLANNED[3].cut_at([35])
     report.next_round([PLANNED[2], *halves], {PLANNED[2]: failure}, {})
     report.take(receipt(halves[0]))
     report.take(receipt(halves[1]))

@@ -141,6 +141,64 @@ def test_rows_that_kill_or_hang_their_worker_or_lose_its_device_are_found_and_th
     assert all("ended every worker" in table.column("hpd_error")[row].as_py() for row in bad)
 
 
+def test_a_pack_that_hangs_is_not_tried_again_in_full(tmp_path: Path) -> None:
+    titles = [f"title {i}" for i in range(16)]
+    titles[6] = f"a {HANG}"
+    write(tmp_path / "in/a.parquet", {"title": titles})
+    decoders = HashDecoders(tmp_path / "calls.log")
+    summary = run(
+        job(
+            tmp_path,
+            tmp_path / "in",
+            decoder_factory=decoders,
+            pack_documents=8,
+            # Longer than it takes to start a decoder: what ends sooner was not ended by it.
+            pack_deadline_seconds=2.0,
+            pool=replace(SMALL_POOL, max_retries=2),
+        )
+    )
+    assert summary.complete and (summary.rows_ok, summary.rows_error) == (15, 1)
+    assert_exact(tmp_path / "out", pa.table({"title": titles}), errors=[titles[6]])
+    # The first pack hung. Its rows and the other pack are tried once each, and what hung among them is known.
+    assert decoders.calls()[0] == 8 and sorted(decoders.calls()[1:]) == [1] * 8 + [8]
+    assert summary.metrics["run"]["rounds"] == 3
+
+
+def test_a_model_that_kills_whoever_loads_it_ends_the_run_at_once(tmp_path: Path) -> None:
+    deadly = HashDecoders(tmp_path / "calls.log", deadly=True)
+    spec = job(tmp_path, shards(tmp_path / "in", 2, rows=200, row_group_size=20), decoder_factory=deadly)
+    summary = run(replace(spec, pool=replace(SMALL_POOL, max_retries=2)))
+    assert not summary.complete and summary.rows_in == 0 and summary.metrics["run"]["rounds"] == 1
+    assert "the decoder cannot be loaded" in summary.unloadable and "memory" in summary.unloadable
+    # Of 20 units with three tries each. A look every five seconds sees the fourth.
+    assert 4 <= len(deadly.calls()) <= 15
+
+
+def test_a_cluster_that_others_fill_ends_the_run_with_the_numbers_and_room_completes_it(tmp_path: Path) -> None:
+    source = shards(tmp_path / "in", 1)
+    spec = job(tmp_path, source, pool=replace(SMALL_POOL, stall_seconds=4.0))
+    seen: list[Progress] = []
+    other = ray.remote(num_cpus=2)(Idler).remote()
+    try:
+        ray.get(other.wait.remote())
+        stalled = run(spec, progress=seen.append)
+        assert not stalled.complete and stalled.rows_in == 0
+        assert "ask for 1.75 CPUs; the cluster has 2 CPUs, 0 of them free" in stalled.failures[0]
+        assert {state.event for state in seen} == {Event.RUNNING, Event.WAITING}
+        spent = run(replace(spec, budget_seconds=2.0, pool=SMALL_POOL))
+        assert not spent.complete and "the budget was spent" in spent.failures[0]
+    finally:
+        ray.kill(other)
+    assert run(spec).complete
+    assert_exact(tmp_path / "out", input_table(source))
+
+
+class Idler:
+    """Holds what it was started with."""
+
+    def wait(self) -> None: ...
+
+
 def test_bad_files_are_named_and_the_good_ones_committed(tmp_path: Path) -> None:
     source = shards(tmp_path / "in", 1)
     good = input_table(source)
@@ -176,12 +234,14 @@ def test_a_decoder_that_cannot_be_loaded_ends_the_run_with_its_reason(tmp_path: 
     assert summary.metrics["run"]["rounds"] == 1
 
 
-def test_a_budget_stops_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+def test_a_budget_stops_the_run_which_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = shards(tmp_path / "in", 2, rows=100, row_group_size=20)
     slow = HashDecoders(tmp_path / "calls.log", delay=0.5)
     spec = job(tmp_path, source, decoder_factory=slow)
-    started: list[Progress] = []
-    stopped = run(replace(spec, budget_seconds=1.0), progress=started.append)
+    seen: list[Progress] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.drive._spent", lambda *_: any(state.event is Event.COMMITTED for state in seen))
+        stopped = run(replace(spec, budget_seconds=1.0), progress=seen.append)
     assert not stopped.complete and 0 < stopped.rows_in < 200 and "budget" in stopped.failures[0]
     done = run(spec)
     assert done.complete and done.rows_in == 200

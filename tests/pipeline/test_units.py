@@ -89,12 +89,12 @@ def test_identity_is_where_the_rows_come_from() -> None:
     assert " " not in unit.name and unit.name.startswith("part_1-")
 
 
-def test_a_unit_survives_json_and_halving() -> None:
+def test_a_unit_survives_json_and_cutting() -> None:
     unit = Unit(InputFile("s3://b/käse/x.parquet", 3, "e"), 4, 9, 100)
     assert Unit.from_json(unit.to_json()) == unit
-    assert ranges(list(unit.halves())) == [(4, 6), (6, 9)]
-    with pytest.raises(ValueError, match="no halves"):
-        Unit(FILE, 1, 2).halves()
+    assert ranges(unit.cut_at([6])) == [(4, 6), (6, 9)]
+    assert ranges(unit.cut_at([8, 5, 4, 0, 5, 9, 99])) == [(4, 5), (5, 8), (8, 9)]
+    assert unit.cut_at([4, 9]) == [unit]
     with pytest.raises(ValueError, match="not a range"):
         Unit(FILE, 2, 1)
     with pytest.raises(ValueError, match="one row"):

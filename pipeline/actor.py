@@ -27,7 +27,7 @@ from pipeline.exports import ActorExports
 from pipeline.job import Decoder, DecoderFactory
 from pipeline.metrics import count, device_key, model_key
 from pipeline.output import OutputColumns
-from pipeline.pack import decode_items
+from pipeline.pack import decode_items, prompt_tokens
 from pipeline.peak import forget_peak, peak_memory
 from pipeline.tokenize import ENCODED_COLUMNS, FAULT, SECONDS, from_columns
 from pipeline.units import Unit
@@ -92,14 +92,17 @@ class DecodeActor:
         except Exception as e:
             log.exception("the decoder cannot be loaded")
             return not_loaded(unit, "decoder", e)
-        return checked(FailureKind.DECODE, unit, block, self._run)
+        out = checked(FailureKind.DECODE, unit, block, self._run)
+        if failure(out):
+            self._ended = time.perf_counter()  # what it took was no waiting for the next unit
+        return out
 
     def _run(self, unit: Unit, block: pa.Table) -> pa.Table:
         started, attempt = time.perf_counter(), secrets.token_hex(4)
         forget_peak(self._where)
 
         def decode(documents: Sequence[EncodedDocument]) -> Extraction:
-            self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents))
+            self._tell("spend", unit.name, attempt, prompt_tokens(self._decoder, documents))
             assert self._decoder is not None
             with deadline(self._stage.deadline_seconds), living_device():
                 return self._decoder.extract_encoded(documents)

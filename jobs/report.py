@@ -12,9 +12,10 @@ import typer
 from jobs.console import command, output, run_alone, say
 from jobs.costs.chapters import chapters
 from jobs.costs.drawing import AREA_HEIGHT, AREA_WIDTH, LEFT, PITCH, WIDTH
-from jobs.costs.facts import Scenario, assemble
+from jobs.costs.facts import assemble
 from jobs.costs.rivals import read_comparison
 from jobs.costs.runs import read_runs
+from jobs.costs.scenario import Scenario
 from jobs.costs.told import Paragraph
 from jobs.costs.written import markdown
 from jobs.options import AsJson, Folder, Overrides, StorageConfig, storages
@@ -53,8 +54,8 @@ def report(
 ) -> None:
     """Write a cost report of runs: report.html, report.md and report.json. Loads no model, starts no Ray.
 
-    An interval needs 30 units that are a random sample (`hpd extract --sample-units`) or the whole of a catalog;
-    how far one run is from the next needs 3 runs.
+    An interval needs 30 different units that are a random sample (`hpd extract --sample-units`) or the whole of a
+    catalog; how far one run is from the next needs 3 runs.
     """
     _, storage = storages(config, set_)
     asked = Scenario(documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed)

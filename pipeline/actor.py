@@ -39,7 +39,7 @@ from pipeline.job import Decoder, DecoderFactory
 from pipeline.ledger import Rows
 from pipeline.metrics import count, device_key, model_key
 from pipeline.output import OutputColumns
-from pipeline.pack import decode_items
+from pipeline.pack import decode_items, prompt_tokens
 from pipeline.peak import forget_peak, peak_memory
 from pipeline.tokenize import ENCODED_COLUMNS, FAULT, SECONDS, from_columns
 from pipeline.units import Unit
@@ -109,7 +109,10 @@ class DecodeActor:
         except Exception as e:
             log.exception("the decoder cannot be loaded")
             return not_loaded(unit, "decoder", e)
-        return checked(FailureKind.DECODE, unit, block, self._run)
+        out = checked(FailureKind.DECODE, unit, block, self._run)
+        if failure(out):
+            self._ended = time.perf_counter()  # what it took was no waiting for the next unit
+        return out
 
     def _loaded(self) -> Decoder:
         make = self._stage.factory or load
@@ -128,7 +131,7 @@ class DecodeActor:
         def decode(documents: Sequence[EncodedDocument]) -> Extraction:
             numbers = [places[id(document)] for document in documents]
             pack = Rows(min(numbers), max(numbers) + 1)
-            self._tell("spend", unit.name, attempt, sum(len(d.ids) for d in documents), pack)
+            self._tell("spend", unit.name, attempt, prompt_tokens(self._decoder, documents), pack)
             assert self._decoder is not None
             with deadline(self._stage.deadline_seconds), living_device():
                 return self._decoder.extract_encoded(documents)

@@ -31,20 +31,20 @@ class DriverExports:
     def __init__(self, price_per_hour: float = 0.0) -> None:
         self._instruments = instruments(names.DRIVER)
         self._dollars_per_second = price_per_hour / 3600
-        self._paid_until = time.monotonic()
+        self._paid_seconds = 0.0
         self._waste = (0, 0)
 
     def plan(self, units: int, rows: int) -> None:
         self._instruments.tell(names.UNITS_PLANNED, units)
         self._instruments.tell(names.ROWS_PLANNED, rows)
 
-    def done(self, units: int, rows: int) -> None:
-        """How much of the plan is committed now; also pays for the time that has passed."""
+    def done(self, units: int, rows: int, seconds: float) -> None:
+        """How much of the plan is committed, `seconds` after the run began: all of them are paid for, what came before
+        the first unit (planning, Ray's start, measuring) as well."""
         self._instruments.tell(names.UNITS_DONE, units)
         self._instruments.tell(names.ROWS_DONE, rows)
-        now = time.monotonic()
-        self._instruments.tell(names.DOLLARS, (now - self._paid_until) * self._dollars_per_second)
-        self._paid_until = now
+        self._instruments.tell(names.DOLLARS, (seconds - self._paid_seconds) * self._dollars_per_second)
+        self._paid_seconds = seconds
 
     def add(self, metrics: Metrics) -> None:
         """A unit that this run committed."""

@@ -45,6 +45,17 @@ def decode_items(
     return results, counts
 
 
+def prompt_tokens(decoder: object, documents: Sequence[EncodedDocument]) -> int:
+    """Tokens that `documents` feed before their values, those that `Counts.prompt_tokens` counts: text, suffix, stubs.
+    The text alone of a decoder that has no encoder, as a fake."""
+    tokens, encoder = sum(len(document.ids) for document in documents), getattr(decoder, "encoder", None)
+    if encoder is not None:
+        for _, group in itertools.groupby(documents, key=lambda document: document.schema):
+            first, *others = group
+            tokens += (1 + len(others)) * (len(encoder.prompt(first).memory_ids) - len(first.ids))
+    return tokens
+
+
 def _owners(items: Sequence[EncodedDocument | RowFault]) -> list[int]:
     """For each document the number of the first one equal to it, which may be its own; a fault is like no other.
 

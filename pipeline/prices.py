@@ -12,6 +12,8 @@ from pipeline.shipped import shipped
 
 #: The file that ships.
 PRICES = "prices.yaml"
+#: Keys of its entries that are no numbers.
+_TEXTS = ("source", "date", "sheet", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,11 @@ class MachinePrice:
 
 @dataclass(frozen=True, slots=True)
 class HostedPrice:
-    """Dollars per million tokens of a hosted model; `batch_factor` is the share its batch interface charges."""
+    """Dollars per million tokens of a hosted model; `batch_factor` is the share its batch interface charges.
+
+    source, date: the page that the prices were read on, and of when it is. note: what a reader of dollars reckoned with
+    them must know.
+    """
 
     name: str
     input: float
@@ -52,6 +58,7 @@ class HostedPrice:
     source: str
     date: str
     cached_input: float | None = None
+    note: str = ""
 
     def dollars(self, input_tokens: float, output_tokens: float) -> float:
         """Price of so many tokens at the full, not the batch, rate."""
@@ -94,9 +101,7 @@ def _entries(tree: Mapping[str, Any], section: str, kind: type[P], origin: str) 
     for name, entry in entries.items():
         where = f"{origin}: {section}.{name}"
         try:
-            facts: dict[str, Any] = {
-                key: str(value) if key in ("source", "date", "sheet") else float(value) for key, value in entry.items()
-            }
+            facts: dict[str, Any] = {key: str(value) if key in _TEXTS else float(value) for key, value in entry.items()}
             found[name] = kind(name=name, **facts)
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigError(f"{where}: {error}") from error

@@ -21,7 +21,7 @@ class Watcher(Protocol):
     """What the reporter needs of `pipeline.exports.DriverExports`."""
 
     def plan(self, units: int, rows: int) -> None: ...
-    def done(self, units: int, rows: int) -> None: ...
+    def done(self, units: int, rows: int, seconds: float) -> None: ...
     def add(self, metrics: Metrics) -> None: ...
     def fail(self, failure: Failure) -> None: ...
 
@@ -90,15 +90,15 @@ class Reporter:
         if not waiting:
             for unit, failure in given_up.items():
                 self._tell(Event.GIVEN_UP, unit, failure)
+        self._watch()
 
     def _tell(self, event: Event, unit: Unit | None = None, failure: Failure | None = None, reason: str = "") -> None:
         total = self._units_done + self._units_left
         if event is Event.RUNNING:
             self._watcher.plan(total, self._rows_total)
-        self._watcher.done(self._units_done, self._rows_done)
+        now = self._watch()
         if self._progress is None:
             return
-        now = time.monotonic()
         self._progress(
             Progress(
                 event,
@@ -116,6 +116,12 @@ class Reporter:
                 reason=f"{failure.kind.value}: {failure.reason}" if failure else reason,
             )
         )
+
+    def _watch(self) -> float:
+        """Tells the watcher how far the run is, and how long it has taken since its very start; the time it is now."""
+        now = time.monotonic()
+        self._watcher.done(self._units_done, self._rows_done, now - self._started)
+        return now
 
 
 def units_done(planned: Iterable[Unit], left: Iterable[Unit]) -> int:

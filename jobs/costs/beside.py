@@ -64,6 +64,11 @@ def hosted(facts: Facts) -> Chapter:
                 counted with this model's tokenizer, not theirs. Whether the answers are equally good is another
                 question (hpd evaluate).""",
             ),
+            *(
+                paragraph(facts, f"{{hosted.{n}.name:text}}: {{hosted.{n}.note:text}}.", warning=True)
+                for n, model in enumerate(facts["hosted"])
+                if model["note"]
+            ),
             grid(
                 facts,
                 "hosted",
@@ -122,6 +127,35 @@ def roofline(facts: Facts) -> Chapter:
                 """What data sheets allow for the forward passes that were counted here: products at the peak rate, or
                 all weights read once a pass. No program reaches it; launches, attention and the rest of the job are
                 left out. It bounds what another machine can bring, and is no price.""",
+            ),
+        ],
+    )
+
+
+def on_paper(facts: Facts) -> Chapter:
+    return Chapter(
+        "Larger models on other machines, roofline estimates: nothing was run",
+        [
+            grid(
+                facts,
+                "on_paper.rows",
+                [
+                    ("model", "model", "text"),
+                    ("machine, roofline estimate", "machine", "text"),
+                    ("documents/s", "expected", "figure"),
+                    ("bound by", "bound", "text"),
+                    ("$ per hour", "dollars_per_hour", "usd"),
+                    ("$ per {per:whole}", "dollars_per_1000", "usd"),
+                ],
+            ),
+            paragraph(
+                facts,
+                """{on_paper.share:share} of what data sheets allow, an assumption, with weights in half precision. A
+                document is {on_paper.work.prompt:figure} prompt tokens after {on_paper.work.prefix:figure} shared ones
+                and {on_paper.work.slots:figure} values of {on_paper.work.generated:figure} tokens, counted with this
+                model's tokenizer. A dash: it does not fit one such machine. Prices are assumptions. The model that ran
+                here stands in a table like this one, as its least seconds, where --compare names a benchmark, which
+                counts its weights.""",
             ),
         ],
     )

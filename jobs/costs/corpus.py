@@ -67,18 +67,23 @@ def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int
     point, bounds = estimate(units, places, seed=seed, interval=not why)
     seconds = [run.metrics.seconds for run in runs]
     busy, idle = sum(s["decode"] for s in seconds), sum(s["idle"] for s in seconds)
-    wasted = [run.last.get("wasted_tokens") for run in runs if run.in_one_go]
-    fed = sum(run.metrics.decode.prompt_tokens for run in runs if run.in_one_go)
-    known = [tokens for tokens in wasted if tokens is not None]
+    known = [run for run in runs if run.in_one_go and run.last.get("wasted_tokens") is not None]
+    wasted = sum(run.last["wasted_tokens"] for run in known)
+    fed = sum(run.metrics.decode.prompt_tokens for run in known)
     unit = busy / len(units.rows)
-    # The wait for the last unit is a part of what was measured, and a term of its own that goes by the actors.
-    rests = [max(0.0, rest - _tail(unit, run.actors)) for run in runs if (rest := run.rest_seconds) is not None]
+    # Neither the wait for the last unit nor a try that came to nothing is in any unit's seconds, so that both are in
+    # what is left of the clock: they are terms of their own.
+    rests = [
+        max(0.0, rest - _tail(unit, run.actors) - run.wasted_seconds)
+        for run in runs
+        if (rest := run.rest_seconds) is not None
+    ]
     found = Terms(
         per_row=point,
         low=bounds.low if bounds else None,
         high=bounds.high if bounds else None,
         waiting=1 + idle / busy,
-        retried=1 + sum(known) / fed if fed else 1.0,
+        retried=1 + wasted / fed if fed else 1.0,
         start=float(np.mean(rests)) if rests else 0.0,
         load=sum(s["load"] for s in seconds) / sum(run.actors for run in runs),
         unit=unit,
@@ -86,7 +91,8 @@ def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int
     facts = {
         "fit": _fit_facts(runs),
         "sampling": {
-            "units": len(units.rows),
+            "units": units.distinct,
+            "measurements": len(units.rows),
             "interval": not why,
             "why": why or None,
             "level": LEVEL,
@@ -115,7 +121,8 @@ def terms(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, seed: int
 
 def target(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[str, Any]:
     """The lengths that the cost is predicted for: the plan's random rows, else the measured units'. outside: share of
-    the target's documents in bins where no measured document fell; None where it cannot be told."""
+    the target's documents that are shorter or longer than any that was measured, by bins; None where it cannot be told.
+    prefixes_fed: share of the shared prefixes that was fed and not reused, as in the measured units."""
     sample = {edge: n for edge, n in sorted(lengths(runs).items(), key=lambda item: int(item[0]))}
     decode = [run.metrics.decode for run in runs]
     wanted: Mapping[str, int] = sample if plan is None else plan["sample"]["lengths"]
@@ -133,6 +140,7 @@ def target(runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None) -> dict[
         "prompt_tokens_per_document": tokens if plan is None else plan["sample"]["prompt_tokens_per_document"],
         "measured_prompt_tokens_per_document": tokens,
         "outside": outside,
+        "prefixes_fed": work(runs).prefixes_fed,
         "rows_per_unit": None if plan is None else plan["rows_per_unit"],
         "measured_rows_per_unit": sum(run.metrics.rows_in for run in runs) / sum(len(run.units) for run in runs),
         "lengths": [

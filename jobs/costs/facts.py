@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpd_core.settings import AUTO
@@ -11,9 +10,8 @@ from jobs.costs import rivals
 from jobs.costs.corpus import Terms, days, sizes, terms
 from jobs.costs.paper import arithmetic
 from jobs.costs.planning import check_sample
-from jobs.costs.runs import MeasuredRun, device
-from pipeline.checked import unknown_key
-from pipeline.job import JobError
+from jobs.costs.runs import MeasuredRun, device, dollars_per_1000
+from jobs.costs.scenario import PriceClasses, Scenario, price_classes
 from pipeline.metrics import Metrics, total
 from pipeline.peak import DEVICE, RESIDENT
 from pipeline.prices import Prices
@@ -21,32 +19,6 @@ from pipeline.resume import revision_of
 
 #: What training and labels are taken to cost where nobody says: an assumption, in dollars.
 FINETUNE_DOLLARS = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What a report is asked for.
-
-    documents: rows of the corpus. dollars_per_hour, machine: of everything that the run used; None for what its
-    configuration says. finetune_dollars: what training and labels cost; None where it is not known.
-    """
-
-    documents: float
-    prices: Prices
-    machine: str | None = None
-    dollars_per_hour: float | None = None
-    finetune_dollars: float | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PriceClasses:
-    """machine: its name, None where only a price is known. classes: {class: dollars per hour of everything}, the first
-    one the usual."""
-
-    machine: str | None
-    classes: Mapping[str, float]
-    source: str
 
 
 def assemble(
@@ -59,7 +31,7 @@ def assemble(
     """The content of report.json. plan: of `hpd plan --json`; benchmark: of `rivals.read_comparison`."""
     if plan is not None:
         check_sample(plan)
-    prices = price_classes(runs[0], asked)
+    prices = price_classes(runs, asked)
     where, dtype = device(runs[0])
     found, facts = terms(runs, plan, asked.seed)
     metrics, actors = total(run.metrics for run in runs), runs[0].actors
@@ -100,6 +72,7 @@ def assemble(
         "methods": methods,
         "ways": _ways(per_1000, ours, methods, asking),
         "roofline": [] if benchmark is None else _roofline(asked.prices, benchmark, metrics, prices.machine),
+        "on_paper": rivals.on_paper(runs, plan, asked.prices.machines.values()) if benchmark is None else None,
         "finetune": {
             "dollars": spent,
             "assumed": asked.finetune_dollars is None,
@@ -107,26 +80,6 @@ def assemble(
         },
         "paper": arithmetic(),
     }
-
-
-def price_classes(run: MeasuredRun, asked: Scenario) -> PriceClasses:
-    """Prices of an hour of everything that the run used. Raises `JobError` where there is none."""
-    price = run.run.get("config", {}).get("price") or {}
-    machines = float(price.get("machines") or 1)
-    if asked.dollars_per_hour is not None:
-        return PriceClasses(None, {"as given": asked.dollars_per_hour}, "--dollars-per-hour")
-    name = asked.machine or price.get("machine")
-    if asked.machine is None and price.get("dollars_per_hour") is not None:
-        return PriceClasses(
-            None, {"as configured": float(price["dollars_per_hour"]) * machines}, "price.dollars_per_hour of the job"
-        )
-    if name is None:
-        raise JobError(f"{run.name}: its job has no price; give --dollars-per-hour or --machine")
-    known = asked.prices.machines
-    if name not in known:
-        raise JobError(f"{asked.prices.origin}: {unknown_key(name, list(known)).replace('key', 'machine', 1)}")
-    classes = {kind: dollars * machines for kind, dollars in known[name].classes.items()}
-    return PriceClasses(name, classes, f"{asked.prices.origin}, {known[name].date}: {known[name].source}")
 
 
 def stages(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
@@ -140,7 +93,7 @@ def stages(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
         "around the model": max(0.0, seconds["decode"] - decode.prefill_seconds - decode.decode_seconds),
         "waiting between units": seconds["idle"],
         "loading the model": seconds["load"],
-        "start, tail, finish": rest,
+        "start, tail, finish, failed tries": rest,
     }
     whole = sum(parts.values()) or 1.0
     return [{"name": name, "seconds": value, "share": value / whole} for name, value in parts.items()]
@@ -176,7 +129,6 @@ def _price_table(
     runs: Sequence[MeasuredRun], found: Terms, prices: PriceClasses, rows: float, actors: int
 ) -> list[dict[str, Any]]:
     metrics = total(run.metrics for run in runs)
-    busy, waiting = (metrics.seconds[stage] / actors / metrics.rows_in for stage in ("decode", "idle"))
     wall = [run for run in runs if run.in_one_go]
     table = []
     for name, hour in prices.classes.items():
@@ -188,8 +140,8 @@ def _price_table(
             {
                 "name": name,
                 "dollars_per_hour": hour,
-                "dollars_per_1000": (busy + waiting) * hour / 3600 * 1000,
-                "waiting_per_1000": waiting * hour / 3600 * 1000,
+                "dollars_per_1000": dollars_per_1000(metrics, actors, hour, "decode", "idle"),
+                "waiting_per_1000": dollars_per_1000(metrics, actors, hour, "idle"),
                 "whole_run_per_1000": whole / sum(run.metrics.rows_in for run in wall) * 1000 if wall else None,
                 "dollars": found.dollars(rows, actors, hour / actors),
                 "low": ends[0],
@@ -260,7 +212,7 @@ def _unit_points(runs: Sequence[MeasuredRun]) -> list[dict[str, float]]:
     return [
         {"slots_per_step": u.decode.slots_per_step, "rows_per_second": u.rows_in / u.seconds["decode"]}
         for run in runs
-        for u in run.units
+        for u in (record.metrics for record in run.units)
         if u.decode.steps and u.seconds["decode"]
     ]
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 #: Below so many units no interval is given.
 LEAST_UNITS = 30
@@ -38,8 +39,9 @@ class UnitWork:
     """What units were and took; every field [units].
 
     rows: input rows. documents: decoded ones. copied: those that took an equal one's answer. slots: of the decoded.
-    prompt_tokens, prefix_tokens: fed before values, of documents and of shared prefixes. value_tokens: fed.
-    seconds: of an actor.
+    prompt_tokens, prefix_tokens: fed before values, of documents and of shared prefixes. cached_tokens: of shared
+    prefixes that were there already. value_tokens: fed. seconds: of an actor. group: the same number for units that
+    measured the same rows, in several runs: they are drawn together, since no new rows came with the second.
     """
 
     rows: FloatArray
@@ -48,26 +50,41 @@ class UnitWork:
     slots: FloatArray
     prompt_tokens: FloatArray
     prefix_tokens: FloatArray
+    cached_tokens: FloatArray
     value_tokens: FloatArray
     seconds: FloatArray
+    group: IntArray
 
     @property
     def features(self) -> FloatArray:
         """[units, 3]: 1, prefill tokens, value tokens."""
         return np.stack([np.ones(len(self.rows)), self.prompt_tokens + self.prefix_tokens, self.value_tokens], axis=1)
 
+    @property
+    def distinct(self) -> int:
+        """Units, those counted once that several runs measured."""
+        return len(np.unique(self.group))
+
+    @property
+    def prefixes_fed(self) -> float:
+        """Share of shared-prefix tokens that were fed, since no earlier document of the actor had left them."""
+        wanted = self.prefix_tokens.sum() + self.cached_tokens.sum()
+        return float(self.prefix_tokens.sum() / wanted) if wanted else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
     """Random rows of a corpus, summed by the place that they were drawn from; every field [places].
 
-    rows: looked at. documents: those with a text and a schema. prompt_tokens, slots: of the documents.
+    rows: looked at. documents: those with a text and a schema. prompt_tokens, slots, prefix_tokens: of the documents;
+    the last of the shared prefix before each, fed or not.
     """
 
     rows: FloatArray
     documents: FloatArray
     prompt_tokens: FloatArray
     slots: FloatArray
+    prefix_tokens: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +137,24 @@ def seconds_per_row(work: UnitWork, weights: FloatArray, places: Places | None, 
     """[draws] actor seconds per input row of a corpus whose rows are like those of `places` (None: like the units').
 
     weights: [draws, units]; drawn: [draws, places]. Lengths and numbers of slots come from the places; how many
-    documents repeat, how many tokens a slot takes and how many rows a unit has, from the units: where they are alike in
-    size, what a unit costs by itself cannot be told from what its rows cost, and must not be spread over other sizes.
+    documents repeat, how much of the shared prefixes is fed, how many tokens a slot takes and how many rows a unit has,
+    from the units: where they are alike in size, what a unit costs by itself cannot be told from what its rows cost,
+    and must not be spread over other sizes.
     """
     fitted = fit(work, weights)
     rows, documents = weights @ work.rows, weights @ work.documents
     per_unit = weights.sum(axis=1) / rows
+    prefixes = weights @ work.prefix_tokens
     if places is None or drawn is None:
         decoded = documents / rows
-        tokens, slots = _each(weights @ work.prompt_tokens, documents), _each(weights @ work.slots, documents)
+        tokens = _each(weights @ work.prompt_tokens + prefixes, documents)
+        slots = _each(weights @ work.slots, documents)
     else:
         there = drawn @ places.documents
         decoded = there / (drawn @ places.rows) * _each(documents, documents + weights @ work.copied)
-        tokens, slots = _each(drawn @ places.prompt_tokens, there), _each(drawn @ places.slots, there)
-    # Shared prefixes are fed once per actor, which is a part of its start.
+        fed = _each(prefixes, prefixes + weights @ work.cached_tokens)
+        tokens = _each(drawn @ places.prompt_tokens + fed * (drawn @ places.prefix_tokens), there)
+        slots = _each(drawn @ places.slots, there)
     values = slots * _each(weights @ work.value_tokens, weights @ work.slots)
     features = np.stack([per_unit, decoded * tokens, decoded * values], axis=1)
     return fitted.calibration * (features * fitted.coefficients).sum(axis=1)
@@ -159,7 +180,7 @@ def estimate(
     work: UnitWork, places: Places | None, *, resamples: int = RESAMPLES, seed: int = 0, interval: bool = True
 ) -> tuple[float, Bounds | None]:
     """(actor seconds per row of the corpus, 95 % interval of units and places drawn at random; None where no `interval`
-    is asked for, since it would not hold)."""
+    is asked for, since it would not hold). Units of one group are drawn together."""
     random = np.random.default_rng(seed)
     units = len(work.rows)
     once = np.ones((1, units))
@@ -167,6 +188,6 @@ def estimate(
     point = seconds_per_row(work, once, places, whole)[0]
     if not interval:
         return float(point), None
-    weights = draws(units, resamples, random)
+    weights = draws(work.distinct, resamples, random)[:, np.unique(work.group, return_inverse=True)[1]]
     drawn = None if places is None else draws(len(places.rows), resamples, random)
     return float(point), middle_of(seconds_per_row(work, weights, places, drawn))

@@ -68,8 +68,15 @@ def no_interval(runs: Sequence[MeasuredRun]) -> str:
                 "mixed": f"{run.name} holds more than the random sample that its last run drew",
                 "unfinished": f"{run.name} is not finished: its units are those that happened to be done",
             }[run.sampling.value]
-    units = sum(len(run.units) for run in runs)
-    return f"{units} units were measured, fewer than {LEAST_UNITS}" if units < LEAST_UNITS else ""
+    units = work(runs)
+    if units.distinct >= LEAST_UNITS:
+        return ""
+    if units.distinct == len(units.rows):
+        return f"{units.distinct} units were measured, fewer than {LEAST_UNITS}"
+    return (
+        f"{units.distinct} different units were measured, fewer than {LEAST_UNITS}; that runs measured some of them "
+        f"again, {len(units.rows)} times in all, brings no new rows"
+    )
 
 
 def check_decoder(runs: Sequence[MeasuredRun], prepared: Prepared) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hpd_core.rows import Counts
-from jobs.costs.roofline import WIDTH, least_seconds
+from jobs.costs.roofline import ROOF_SHARE, WIDTH, Workload, estimates, least_seconds
 from jobs.costs.runs import MeasuredRun
 from pipeline.job import JobError
 from pipeline.metrics import total
 from pipeline.prices import HostedPrice, MachinePrice
+from pipeline.shapes import model_shapes
 
 #: Tokens of an attribute's key in an answer, where no plan has counted them: an assumption.
 KEY_TOKENS = 3.0
@@ -58,6 +60,7 @@ def hosted(prices: Iterable[HostedPrice], tokens: Mapping[str, Any], rows: float
                 "output": price.output,
                 "source": price.source,
                 "date": price.date,
+                "note": price.note,
                 "dollars_per_1000": one * 1000,
                 "dollars": one * rows,
                 "batch_dollars": one * rows * price.batch_factor,
@@ -140,6 +143,24 @@ def roofline(
             }
         )
     return found
+
+
+def on_paper(
+    runs: Sequence[MeasuredRun], plan: Mapping[str, Any] | None, machines: Iterable[MachinePrice]
+) -> dict[str, Any]:
+    """Published models, those of conf/shapes.yaml, on machines whose data sheet is known: what `hpd plan --roofline`
+    tells, for the documents of the plan or those that were measured. Weights and products in 16 bits."""
+    decode = total(run.metrics for run in runs).decode
+    if plan is None:
+        each = [decode.prefix_tokens + decode.cached_tokens, decode.prompt_tokens, decode.slots]
+        prefix, prompt, slots = (count / decode.documents for count in each)
+    else:
+        names = ("prefix_tokens", "prompt_tokens", "attributes")
+        prefix, prompt, slots = (float(plan["sample"][f"{name}_per_document"]) for name in names)
+    longest = int(runs[0].run["facts"]["decoder"]["settings"]["max_value_tokens"])
+    work = Workload(prefix, prompt, slots, max(1.0, decode.generated_tokens / decode.slots), longest)
+    rows = estimates(model_shapes().values(), machines, work, each=WIDTH, share=ROOF_SHARE)
+    return {"work": asdict(work), "share": ROOF_SHARE, "rows": rows}
 
 
 def break_even(spent: float, others: Iterable[tuple[str, float]], ours_per_1000: float) -> list[dict[str, Any]]:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jobs.costs.fit import UnitWork
+from jobs.costs.fit import IntArray, UnitWork
 from jobs.options import short_name
 from pipeline.job import JobError
 from pipeline.manifest import JOB, OutputFolder
 from pipeline.metrics import Metrics, device_of, total
+from pipeline.record import UnitRecord
 from pipeline.resume import RUN
 from pipeline.storage import Storage
 from pipeline.summary import METRICS_FILE
@@ -44,12 +45,12 @@ class Drawn(StrEnum):
 class MeasuredRun:
     """One output.
 
-    name: of its folder. units: metrics of each committed unit with rows. run: the content of run.json. last: what
-    metrics.json says of the run that wrote it. sample: what the manifest says of the draw, empty where there was none.
+    name: of its folder. units: the committed ones with rows. run: the content of run.json. last: what metrics.json says
+    of the run that wrote it. sample: what the manifest says of the draw, empty where there was none.
     """
 
     name: str
-    units: tuple[Metrics, ...]
+    units: tuple[UnitRecord, ...]
     run: Mapping[str, Any]
     last: Mapping[str, Any]
     sampling: Drawn
@@ -57,7 +58,7 @@ class MeasuredRun:
 
     @property
     def metrics(self) -> Metrics:
-        return total(self.units)
+        return total(record.metrics for record in self.units)
 
     @property
     def actors(self) -> int:
@@ -75,13 +76,20 @@ class MeasuredRun:
 
     @property
     def rest_seconds(self) -> float | None:
-        """Wall seconds in which no actor worked, waited between units or loaded: start of Ray and its workers, first
-        read, tail, finishing. None where the run was resumed."""
+        """Wall seconds in which no actor worked on what was committed, waited between units or loaded: start of Ray and
+        its workers, first read, tail, finishing, tries that came to nothing. None where the run was resumed."""
         if not self.in_one_go:
             return None
         seconds = self.metrics.seconds
         busy = seconds["decode"] + seconds["idle"] + seconds["load"]
         return max(0.0, float(self.last["seconds"]) - busy / self.actors)
+
+    @property
+    def wasted_seconds(self) -> float:
+        """Wall seconds of tries that came to nothing, had they gone as fast as the others; 0 where none is known."""
+        fed = self.metrics.decode.prompt_tokens
+        share = (self.last.get("wasted_tokens") or 0) / fed if fed else 0.0
+        return share * self.metrics.seconds["decode"] / self.actors
 
     def as_dict(self) -> dict[str, Any]:
         metrics, seconds = self.metrics, self.metrics.seconds
@@ -112,8 +120,8 @@ def read_run(uri: str, storage: Storage) -> MeasuredRun:
     if run is None or facts is None:
         missing = RUN if run is None else METRICS_FILE
         raise JobError(f"{uri}: not the output of a run that ended: it has no {missing}")
-    units = tuple(record.metrics for record in folder.committed() if record.unit.rows)
-    if not any(unit.decode.documents for unit in units):
+    units = tuple(record for record in folder.committed() if record.unit.rows)
+    if not any(record.metrics.decode.documents for record in units):
         raise JobError(f"{uri}: no unit of it was decoded: nothing was measured")
     finished, job = folder.is_finished(), job or {}
     sample = job.get("sample", {}) if finished else {}
@@ -122,7 +130,7 @@ def read_run(uri: str, storage: Storage) -> MeasuredRun:
         units=units,
         run=run,
         last=facts["run"],
-        sampling=_sampling(finished, job, sum(unit.rows_in for unit in units)),
+        sampling=_sampling(finished, job, sum(record.metrics.rows_in for record in units)),
         sample=sample,
     )
 
@@ -157,7 +165,8 @@ def device(run: MeasuredRun) -> tuple[str, str]:
 
 def work(runs: Sequence[MeasuredRun]) -> UnitWork:
     """All units of all runs, in order."""
-    units = [unit for run in runs for unit in run.units]
+    records = [record for run in runs for record in run.units]
+    units = [record.metrics for record in records]
 
     def column(name: str) -> Any:
         return np.array([getattr(unit.decode, name) for unit in units], dtype=np.float64)
@@ -169,9 +178,31 @@ def work(runs: Sequence[MeasuredRun]) -> UnitWork:
         slots=column("slots"),
         prompt_tokens=column("prompt_tokens"),
         prefix_tokens=column("prefix_tokens"),
+        cached_tokens=column("cached_tokens"),
         value_tokens=column("decode_rows"),
         seconds=np.array([unit.seconds["decode"] for unit in units], dtype=np.float64),
+        group=groups(records),
     )
+
+
+def groups(records: Sequence[UnitRecord]) -> IntArray:
+    """[units] the same number for units that share rows of a file, as those of several runs over one catalog do. Runs
+    may have cut it differently, and a run halves a unit that fails: whatever overlaps is of one group."""
+    found = np.empty(len(records), dtype=np.int64)
+    places = [(record.unit.file.uri, record.unit.start, record.unit.stop, n) for n, record in enumerate(records)]
+    number, file, end = -1, "", 0
+    for uri, start, stop, n in sorted(places):
+        if uri != file or start >= end:
+            number, file, end = number + 1, uri, stop
+        found[n], end = number, max(end, stop)
+    return found
+
+
+def dollars_per_1000(metrics: Metrics, actors: int, hour: float, *stages: str) -> float:
+    """Dollars that 1,000 rows cost for what actors spent on `stages` of `Metrics.seconds`. Those are summed over the
+    actors; `hour` is the price of an hour of all of them together."""
+    seconds = sum(metrics.seconds[stage] for stage in stages) / actors
+    return seconds * hour / 3600 * 1000 / metrics.rows_in
 
 
 def lengths(runs: Sequence[MeasuredRun]) -> Counter[str]:

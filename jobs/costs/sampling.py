@@ -79,10 +79,10 @@ def _anywhere(units: Sequence[Unit], count: int, random_: random.Random) -> list
 class RowSample:
     """What random rows would feed the model, counted in tokens.
 
-    places: {place: [rows, documents, prompt tokens, slots]}. texts: what is read of each document's text; prompts: all
-    that is fed of it (text, suffix, stubs); prefixes: the shared prefix before it; keys: the whole names of its
-    attributes; stubs: what is fed of them. cut: documents that are longer than what is read. reasons: why rows are no
-    documents.
+    places: {place: [rows, documents, prompt tokens, slots, prefix tokens]}. texts: what is read of each document's
+    text; prompts: all that is fed of it (text, suffix, stubs); prefixes: the shared prefix before it; keys: the whole
+    names of its attributes; stubs: what is fed of them. cut: documents that are longer than what is read. reasons: why
+    rows are no documents.
     """
 
     places: dict[int, list[int]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class RowSample:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able. Raises ValueError where no row is a document."""
-        rows, documents, prompt_tokens, slots = (sum(column) for column in zip(*self.places.values(), strict=True))
+        rows, documents, prompt_tokens, slots, _ = (sum(column) for column in zip(*self.places.values(), strict=True))
         if not documents:
             raise ValueError(f"none of {rows} random rows can be used; the reasons are {dict(self.reasons)}")
         ordered = sorted(self.prompts)
@@ -129,7 +129,7 @@ def measure(prepared: Prepared, encoder: PromptEncoder, rows: Sequence[DrawnRow]
     sample = RowSample()
     fixed: dict[Schema, tuple[int, int, int, int]] = {}
     for drawn, item in _items(prepared, rows):
-        counts = sample.places.setdefault(drawn.place, [0, 0, 0, 0])
+        counts = sample.places.setdefault(drawn.place, [0, 0, 0, 0, 0])
         counts[0] += 1
         if isinstance(item, RowFault):
             sample.reasons[item.reason] += 1
@@ -148,7 +148,7 @@ def measure(prepared: Prepared, encoder: PromptEncoder, rows: Sequence[DrawnRow]
         sample.keys.append(keys)
         sample.stubs.append(stubs)
         sample.cut += encoded.cut
-        for n, more in ((1, 1), (2, len(encoded.ids) + around), (3, len(item.schema))):
+        for n, more in enumerate((1, len(encoded.ids) + around, len(item.schema), prefix), 1):
             counts[n] += more
     return sample
 

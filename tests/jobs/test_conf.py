@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -90,6 +91,10 @@ def test_a_shipped_adapter_has_a_name_a_card_and_never_saw_a_test_file(folder: P
 def test_prices_carry_their_date_and_source() -> None:
     assert all(price.source.startswith("assumption") for price in machine_prices().values())
     assert all(price.date and price.source for price in [*machine_prices().values(), *hosted_prices().values()])
+    for price in hosted_prices().values():  # an address that anybody can look up, and a day
+        assert re.fullmatch(r"[\w-]+(\.[\w-]+)+(/[\w.-]+)+", price.source), price.source
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", price.date), price.date
+    assert "the least that it can cost" in hosted_prices()["gpt-5-nano"].note
     # 150 prompt and 60 answer tokens, 1,000 times: 0.30 + 0.48 dollars
     assert hosted_prices()["gpt-4.1"].dollars(150_000, 60_000) == pytest.approx(0.78)
 

@@ -44,4 +44,5 @@ def test_a_notebook_imports_and_defines_nothing(notebook: Path) -> None:
     trees = [ast.parse(cell.source) for cell in code(notebook)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     assert not [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+    assert not [node for node in nodes if isinstance(node, ast.Mult)], "a formula: import it, where a test holds it"
     assert any(isinstance(node, ast.ImportFrom) for node in nodes)

@@ -152,6 +152,7 @@ def test_a_plan_counts_what_would_be_fed_and_writes_nothing(job: list[str], tmp_
     assert sample["stub_tokens_per_document"] == 2 * (tools + 2 * shoes) / 108
     assert sample["prefix_tokens_per_document"] == 7 and sample["text_tokens_per_document"] == 6
     assert sample["lengths"] == {"16": 108} and sum(p[0] for p in sample["places"]) == 120
+    assert sum(p[4] for p in sample["places"]) == pytest.approx(108 * sample["prefix_tokens_per_document"])
     assert facts["pace"]["source"].startswith("units.documents_per_second")
     assert facts["hours"] == pytest.approx(120 / 5 / 3600) and facts["dollars"] == pytest.approx(3.6 * 120 / 5 / 3600)
     assert facts["hours_low"] is None and "assumption" in facts["pace"]["no_interval"]

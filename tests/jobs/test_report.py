@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from typer.testing import CliRunner, Result
 from jobs.cli import app
 from jobs.costs.chapters import chapters
 from jobs.costs.paper import arithmetic
+from jobs.costs.runs import dollars_per_1000, groups
 from jobs.costs.told import Grid, figures, resolve, shown, significant, tell
 from jobs.costs.written import markdown
+from pipeline.metrics import Metrics
+from pipeline.record import UnitRecord
 from pipeline.storage import Storage
+from pipeline.units import InputFile, Unit
 from tests.jobs.outputs import (
     CPU,
     IDLE,
@@ -25,6 +30,7 @@ from tests.jobs.outputs import (
     PER_STEP,
     PER_TOKEN,
     PER_UNIT,
+    PREFIX,
     ROWS,
     write_benchmark,
     write_output,
@@ -93,6 +99,40 @@ def test_the_cost_of_a_corpus_is_that_of_the_formula_its_units_were_made_by(fold
     assert spot["dollars"] == pytest.approx(0.4 * estimate["dollars"]), "a price is a scenario: it scales everything"
 
 
+def test_prefixes_that_are_fed_again_are_paid_for(folder: Path, tmp_path: Path) -> None:
+    """As where each document has attributes of its own, or a job more schemas than the cache has room for."""
+    run = write_output(tmp_path / "run", fed=True)
+    alike = facts_of(tmp_path / "alike", run)
+    took = alike["runs"][0]
+    assert alike["terms"]["seconds_per_row"] == pytest.approx(took["actor_seconds"] / took["rows"])
+    facts = facts_of(tmp_path / "out", run, "--plan", folder / "plan.json")
+    sample = json.loads((folder / "plan.json").read_text())["sample"]
+    decoded = sample["documents"] / sample["rows"] * 48 / 49
+    fed = sample["prompt_tokens_per_document"] + PREFIX
+    truth = PER_UNIT / ROWS + decoded * (PER_TOKEN * fed + PER_STEP * 30)
+    assert facts["terms"]["seconds_per_row"] == pytest.approx(truth, rel=0.03)
+    assert facts["target"]["prefixes_fed"] == 1
+    assert "documents of a schema share 100 % was fed" in (tmp_path / "out/report.md").read_text()
+    once = facts_of(tmp_path / "once", folder / "run0", "--plan", folder / "plan.json")
+    assert once["target"]["prefixes_fed"] == pytest.approx(1 / (40 * 48))
+
+
+def test_work_done_again_is_charged_once(tmp_path: Path) -> None:
+    """A tenth of the prompt tokens went into tries that failed, and as much of the seconds, on two actors."""
+    plain = facts_of(tmp_path / "a", write_output(tmp_path / "plain", actors=2))
+    [took] = plain["runs"]
+    fed = plain["measured"]["prompt_tokens_per_document"] * 40 * 48
+    lost = took["actor_seconds"] / 10 / 2
+    run = write_output(tmp_path / "run", actors=2, waste=(4, round(fed / 10)), wasted_seconds=lost)
+    facts = facts_of(tmp_path / "b", run)
+    terms = facts["terms"]
+    assert terms["retried"] == pytest.approx(1.1, abs=1e-4) and facts["runs"][0]["retries"] == 4
+    assert terms["start_seconds"] == pytest.approx(plain["terms"]["start_seconds"], abs=0.01), (
+        "not in the start as well"
+    )
+    assert facts["estimate"]["dollars"] == pytest.approx(1.1 * plain["estimate"]["dollars"], rel=1e-4)
+
+
 def test_storage_options_are_those_of_the_configuration_with_set_over_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +193,44 @@ def test_few_units_or_the_first_rows_give_no_interval_and_say_why(tmp_path: Path
     assert facts_of(tmp_path / "out", tmp_path / "whole")["sampling"]["interval"], "a limit that cut nothing off"
 
 
+def test_a_unit_that_several_runs_measured_is_one_unit(tmp_path: Path) -> None:
+    """Three runs of one sample tell how far runs are apart, and nothing more of the catalog."""
+    same = [write_output(tmp_path / f"same{n}", 12, seed=n, sample=random_sample(12)) for n in range(3)]
+    facts = facts_of(tmp_path / "out", *same)
+    assert (facts["sampling"]["units"], facts["sampling"]["measurements"]) == (12, 36)
+    assert "12 different units were measured, fewer than 30" in facts["sampling"]["why"]
+    assert not facts["sampling"]["interval"] and facts["spread"]["runs"] == 3
+    others = [
+        write_output(tmp_path / f"other{n}", 12, seed=n, sample=random_sample(12, n), begin=12 * n) for n in range(3)
+    ]
+    assert facts_of(tmp_path / "out", *others)["sampling"]["interval"]
+
+    thirty = [
+        write_output(tmp_path / f"thirty{n}", 30, sample=random_sample(30), slower=slower)
+        for n, slower in enumerate((1.0, 1.05, 0.97))
+    ]
+    one, three = (facts_of(tmp_path / f"{n}", *thirty[:n])["sampling"] for n in (1, 3))
+    assert (three["units"], three["measurements"]) == (30, 90)
+    assert three["relative_width"] > 0.9 * one["relative_width"], "the same lengths, thrice"
+    assert "30 units (measured 90 times in all: one in several runs" in (tmp_path / "3/report.md").read_text()
+    assert "times in all" not in (tmp_path / "1/report.md").read_text()
+
+
+def test_units_that_share_rows_are_of_one_group() -> None:
+    def record(uri: str, start: int, stop: int) -> UnitRecord:
+        return UnitRecord(Unit(InputFile(uri, 1, "v"), start, stop), "name", "f", 1, "", Metrics())
+
+    places = [("b", 0, 10), ("a", 10, 20), ("a", 0, 10), ("a", 15, 20), ("a", 10, 15), ("a", 20, 30), ("a", 0, 10)]
+    assert groups([record(*place) for place in places]).tolist() == [3, 1, 0, 1, 1, 2, 0]
+
+
+def test_dollars_are_of_all_machines_and_seconds_are_summed_over_actors() -> None:
+    metrics = Metrics(rows=Counter(ok=500), seconds=defaultdict(float, decode=3600.0, idle=360.0))
+    assert dollars_per_1000(metrics, 1, 2.0, "decode") == pytest.approx(4.0)
+    assert dollars_per_1000(metrics, 4, 2.0, "decode") == pytest.approx(1.0), "an hour of work is a quarter of an hour"
+    assert dollars_per_1000(metrics, 4, 2.0, "decode", "idle") == pytest.approx(1.1)
+
+
 def test_run_to_run_spread_takes_three_runs(folder: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     assert facts_of(tmp_path, folder / "run0", folder / "run1")["spread"] is None
     assert "at least three runs" in (tmp_path / "report.md").read_text()
@@ -185,10 +263,28 @@ def test_other_ways_are_priced_for_the_same_corpus(folder: Path, whole: dict[str
     assert ways["gpt-4.1, in batches"] == pytest.approx(dollars / 2) and ways["gpt-4.1"] == pytest.approx(dollars)
     batches = {row["name"]: row for row in whole["finetune"]["others"]}["gpt-4.1, in batches"]
     assert batches["documents"] == pytest.approx(100 * DOCUMENTS / (dollars / 2 - ours))
+    assert "gpt-5-nano: it reasons before it answers" in (folder / "out" / "report.md").read_text()
     roof = {row["name"]: row for row in whole["roofline"]}
     assert {"gpu-l4", "gpu-h200"} < set(roof) and all(name.startswith("gpu-") for name in roof)
     assert roof["gpu-h200"]["rows_per_second"] > roof["gpu-l4"]["rows_per_second"]
     assert [way["dollars"] for way in whole["ways"]] == sorted(way["dollars"] for way in whole["ways"])
+
+
+def test_without_a_benchmark_the_roofline_is_of_published_models(
+    folder: Path, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    assert whole["on_paper"] is None and "Larger models" not in (folder / "out" / "report.md").read_text()
+    for name, options, prompt in (
+        ("alone", [], None),
+        ("plan", ["--plan", folder / "plan.json"], json.loads((folder / "plan.json").read_text())["sample"]),
+    ):
+        facts = facts_of(tmp_path / name, folder / "run0", *options)
+        paper, told = facts["on_paper"], (tmp_path / name / "report.md").read_text()
+        wanted = (prompt or facts["measured"])["prompt_tokens_per_document"]
+        assert paper["work"]["prompt"] == pytest.approx(wanted) and paper["work"]["prefix"] == pytest.approx(PREFIX)
+        assert paper["work"]["slots"] == 4 and paper["work"]["generated"] == pytest.approx(1 + 30 / 4, rel=0.03)
+        assert len(paper["rows"]) == 6 * 7 and facts["roofline"] == []
+        assert told.count("roofline estimate") == 2 and "| qwen3-32b | gpu-a100-40 | – | – | – | – |" in told
 
 
 @pytest.mark.parametrize(
@@ -221,6 +317,18 @@ def test_mass_outside_of_what_was_measured_is_told(folder: Path, tmp_path: Path)
     beyond = sum(row["target"] for row in lengths if row["tokens"] > last)
     assert facts["target"]["outside"] == pytest.approx(beyond) and beyond > 0.5
     assert "shorter or longer than any that were measured" in (tmp_path / "report.md").read_text()
+
+    shutil.copytree(folder / "run0", tmp_path / "gap")
+    path = tmp_path / "gap/_manifest/job.json"
+    job = json.loads(path.read_text())
+    for record in job["objects"]:
+        record["metrics"]["lengths"] = {"64": 24, "1024": 24}
+    path.write_text(json.dumps(job))
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["sample"]["lengths"] = {"48": 1, "256": 2, "2048": 5}
+    (tmp_path / "gap.json").write_text(json.dumps(plan))
+    facts = facts_of(tmp_path / "out", tmp_path / "gap", "--plan", tmp_path / "gap.json")
+    assert facts["target"]["outside"] == 6 / 8, "what lies between measured lengths is no guess beyond them"
 
 
 def test_units_of_another_size_are_told_and_not_reckoned_with(folder: Path, tmp_path: Path) -> None:
@@ -316,6 +424,11 @@ def test_what_cannot_be_reported_is_refused(folder: Path, tmp_path: Path) -> Non
     gpu = write_output(tmp_path / "gpu", device="NVIDIA H200")
     assert "measured another device" in refused(run, gpu) and CPU in refused(run, gpu)
     assert "another number of actors" in refused(run, write_output(tmp_path / "two", actors=2))
+    dear = write_output(tmp_path / "dear", price={"machine": "gpu-l4"})
+    assert re.search(r"dear ran at another price than \S+/run0: on demand 0\.8", refused(run, dear))
+    double = write_output(tmp_path / "double", price={"machine": "laptop-2-core", "machines": 2})
+    for options in ((), ("--machine", "gpu-l4")):
+        assert "ran at another price" in refused(run, double, *options)
     free = write_output(tmp_path / "free", price={})
     assert "its job has no price" in refused(free)
     assert "did you mean 'gpu-h200'" in refused(run, "--machine", "gpu-h20")
@@ -336,6 +449,9 @@ def test_prices_of_a_file_or_of_the_command_line_win(folder: Path, tmp_path: Pat
     assert "The price of the machine is an assumption" not in (tmp_path / "a" / "report.md").read_text()
     assert own["hosted"] == [] and "hosted models" not in (tmp_path / "a" / "report.md").read_text()
     given = facts_of(tmp_path / "b", folder / "run0", "--dollars-per-hour", 1)
+    dear = write_output(tmp_path / "dear", price={"machine": "gpu-l4"})
+    assert facts_of(tmp_path / "c", folder / "run0", dear, "--dollars-per-hour", 1)["price_source"].startswith("--")
+    assert len(facts_of(tmp_path / "d", folder / "run0", dear, "--machine", "gpu-l4")["runs"]) == 2
     assert given["estimate"]["dollars"] == pytest.approx(own["estimate"]["dollars"] / 7)
 
 

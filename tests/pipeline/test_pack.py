@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from hpd_core.decode import Decoder
+from hpd_core.extractor import HyperParallelDecoder
+from hpd_core.model_spec import ModelSpec, Prompting
 from hpd_core.prompt import EncodedDocument
 from hpd_core.rows import Counts, Extraction, Row, RowStatus, Value, ValueStatus
-from hpd_core.schema import Attribute, Schema
+from hpd_core.schema import Attribute, Document, Schema
 from hpd_core.settings import DecodeSettings
+from hpd_core.spec import DecoderSpec
 from pipeline.block import BlockError
 from pipeline.job import OutputOptions, RowFault
 from pipeline.metrics import Metrics, count, total
 from pipeline.output import OutputColumns
-from pipeline.pack import decode_items, packs
+from pipeline.pack import decode_items, packs, prompt_tokens
 from tests.core.tiny import STOP_IDS, prompts_of, tiny_model
+from tests.core.tiny_folder import write_tiny_model
 
 ONE = Schema("one", (Attribute("A"),))
 NO_TEXT = RowFault(RowStatus.NO_TEXT, "empty")
@@ -91,6 +96,17 @@ def test_each_shared_prefix_is_computed_once_in_a_unit_whose_prefixes_do_not_fit
     counts = decode_items(decode, items, 4)[1]
     assert counts.prefix_tokens == 6 * 13 and counts.documents == 24
     assert decode_items(decode, items, 3)[1].prefix_tokens == 6 * 13  # the last one stays in the cache
+
+
+def test_prompt_tokens_are_those_that_the_decoder_counts(tmp_path: Path) -> None:
+    """Work done again is the ones over the others."""
+    model = ModelSpec(str(write_tiny_model(tmp_path)), prompting=Prompting.PLAIN)
+    decoder = HyperParallelDecoder.from_spec(DecoderSpec(model, DecodeSettings(max_value_tokens=4)))
+    two = Schema("two", (Attribute("Brand"), Attribute("Pack size")))
+    asked = [Document(text, schema) for text, schema in (("a", ONE), ("a boot", two), ("shoes", ONE), ("a hat", two))]
+    encoded = [decoder.encoder.encode(document) for document in asked]
+    assert prompt_tokens(decoder, encoded) == decoder.extract_encoded(encoded).counts.prompt_tokens
+    assert prompt_tokens(decoder, encoded) > prompt_tokens(None, encoded) == sum(len(e.ids) for e in encoded)
 
 
 def test_nothing_to_decode_makes_no_call() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +85,30 @@ def test_failures_retries_and_what_is_given_up_are_told_with_their_reasons() -> 
     assert [p.round for p in seen] == [1, 1, 2, 2, 2, 2, 2, 3]
 
 
+class Telling:
+    """In place of instruments: the dollars that they are told."""
+
+    def __init__(self) -> None:
+        self.dollars: list[float] = []
+
+    def tell(self, metric: Exported, number: float, **tags: str) -> None:
+        if metric is metric_names.DOLLARS:
+            self.dollars.append(number)
+
+
+def test_dollars_count_from_the_very_start_of_the_run_to_the_end_of_its_last_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planning, Ray's start and measuring `auto` come before the reporter and are paid for as well."""
+    told, clock = Telling(), iter([130.0, 150.0, 151.0])
+    monkeypatch.setattr(exports, "instruments", lambda _: told)
+    monkeypatch.setattr("pipeline.reporter.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    report = Reporter(PLANNED, [], DriverExports(3600.0), started=100.0)
+    report.running()
+    report.next_round([], {}, {})
+    assert told.dollars == pytest.approx([50.0, 1.0])
+
+
 def test_every_count_has_a_name_of_its_own() -> None:
     assert set(COUNTS) == {field.name for field in fields(Counts)}, "a new count needs a line in metric_names.COUNTS"
     names = [metric.name for metric in ALL]
@@ -115,7 +140,7 @@ def test_what_ray_refuses_to_record_is_forgotten_and_costs_nothing(monkeypatch: 
 def test_outside_ray_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "_make", None)
     driver = DriverExports(1.0)
-    driver.done(1, 1)
+    driver.done(1, 1, 1.0)
     driver.fail(Failure(FailureKind.READ, "gone"))
     with pytest.raises(MemoryError):
         ActorExports().watched(_raises)([])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pipeline.actor import DecodeActor
 from pipeline.block import BlockError, FailureKind, failed, failure, label, unit_of
 from pipeline.commit import CommitStage, Receipt, commit
 from pipeline.drive import stages
-from pipeline.job import JobSpec, RowFault
+from pipeline.job import JobSpec, RowFault, UnitCaps
 from pipeline.metrics import Metrics
 from pipeline.prepare import prepare
 from pipeline.read import UnitSource, read_unit
@@ -29,7 +30,7 @@ from pipeline.storage import Storage
 from pipeline.stream import Stages
 from pipeline.tokenize import documents, from_columns, to_columns
 from pipeline.units import Unit
-from tests.pipeline.fakes import KILL, PRODUCT, RAISE, SHORT, SPEC, ByteEncoder, HashDecoders, TitleReader
+from tests.pipeline.fakes import KILL, PRODUCT, RAISE, SHORT, SPEC, ByteEncoder, HashDecoder, HashDecoders, TitleReader
 from tests.pipeline.helpers import assert_exact, job, output_files, output_table, same, shards, write
 from tests.pipeline.messy import messy, unpacked
 
@@ -145,6 +146,35 @@ def test_a_decoder_that_answers_too_few_rows_fails_the_unit_and_writes_nothing(t
     assert receipt.record is None and receipt.failure is not None and receipt.failure.kind is FailureKind.DECODE
     assert "2 rows for 3 documents" in receipt.failure.reason
     assert not (tmp_path / "out/data").exists()
+
+
+def test_a_try_that_fails_is_no_waiting_of_the_next_unit(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", {"title": ["good", SHORT, "fine"]})
+    decoders = HashDecoders(tmp_path / "calls.log", delay=0.5)
+    units, made = staged(job(tmp_path, tmp_path / "in", decoder_factory=decoders, units=UnitCaps(rows=1)))
+    actor = DecodeActor(made.decode)
+    first, failing, last = (through(unit, made, actor) for unit in units)
+    assert first.record is not None and failing.record is None and last.record is not None
+    assert 0 < last.record.metrics.seconds["idle"] < 0.4 < last.record.metrics.seconds["decode"]
+
+
+def test_the_ledger_is_told_of_all_prompt_tokens_and_not_of_the_text_alone(tmp_path: Path) -> None:
+    class Told(DecodeActor):
+        spent = 0
+
+        def _tell(self, method: str, *arguments: Any) -> Any:
+            self.spent += arguments[2] if method == "spend" else 0
+
+    class Encoded(HashDecoder):
+        encoder = SimpleNamespace(prompt=lambda document: SimpleNamespace(memory_ids=[*document.ids, *range(7)]))
+
+    write(tmp_path / "in/a.parquet", {"title": ["good", "fine!"]})
+    decoders = HashDecoders(tmp_path / "calls.log")
+    for decoder, spent in ((HashDecoder(decoders), 4 + 5), (Encoded(decoders), 4 + 5 + 2 * 7)):
+        made = staged(job(tmp_path, tmp_path / "in", decoder_factory=lambda *_, made=decoder: made))
+        actor = Told(made[1].decode)
+        actor(made[1].tokenize(read(made[0][0])))
+        assert actor.spent == spent
 
 
 def test_a_decoder_that_cannot_be_loaded_fails_the_unit_by_name(tmp_path: Path) -> None:

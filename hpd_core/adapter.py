@@ -11,6 +11,7 @@ from typing import Any
 
 import peft
 import torch
+from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -67,8 +68,11 @@ def save_whole(hf: Any, tokenizer: Any, folder: Path) -> int:
 def merged(hf: Any, folder: Path) -> Any:
     """`hf` with the adapter in `folder` added to its weights.
 
-    Raises SettingsError where the adapter has weights for other layers than the model's, or of other sizes.
+    Raises SettingsError where the adapter has weights for other layers than the model's, or of other sizes, or for one
+    of the two layers that share a weight.
     """
+    head = hf.get_output_embeddings()
+    is_tied = head is not None and head.weight is hf.get_input_embeddings().weight
     try:
         with _own_warnings_only():
             wrapped = peft.PeftModel.from_pretrained(hf, str(folder), is_trainable=False)
@@ -83,6 +87,12 @@ def merged(hf: Any, folder: Path) -> Any:
             raise SettingsError(
                 f"adapter {folder}: its weights are for other layers than those of {hf.config.model_type!r}"
             )
+    ends = (wrapped.get_input_embeddings(), wrapped.get_output_embeddings())
+    if is_tied and any(isinstance(layer, LoraLayer) for layer in ends):
+        raise SettingsError(
+            f"adapter {folder} changes the embeddings or the head of {hf.config.model_type!r}, which share one weight: "
+            f"merged into it, what was trained for one would change the other"
+        )
     return wrapped.merge_and_unload()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,25 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: Files of pickled weights, which run whatever code they hold when they are read.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+#: The memory that weights pass through before they are on a GPU.
+ON_THE_WAY = "this machine, through whose memory they come to the GPU,"
 #: How the text begins that lies in place of a file where Git LFS has not fetched it.
 _LFS_POINTER = b"version "
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+#: As safetensors name them.
+_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _CONVERT = (
     "python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d = 'DIRECTORY'; "
     "M.from_pretrained(d, use_safetensors=False).save_pretrained('NEW'); T.from_pretrained(d).save_pretrained('NEW')\""
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """numbers: how many it has. dtype: they are stored in."""
+
+    numbers: int
+    dtype: str
 
 
 class ModelNotFoundError(FileNotFoundError):
@@ -70,8 +83,9 @@ def check_complete(where: str, missing: Iterable[str], misshapen: Iterable[tuple
 
 def check_adapter(name: str, folder: Path) -> None:
     """Raises ModelNotFoundError for what the folder of a LoRA adapter lacks or has in part, UnsupportedModelError for
-    an adapter of another kind."""
-    kind = _read(name, folder / ADAPTER_CONFIG).get("peft_type")
+    an adapter of another kind, or with whole weights beside LoRA's that its configuration does not name."""
+    config = _read(name, folder / ADAPTER_CONFIG)
+    kind = config.get("peft_type")
     if kind != "LORA":
         raise UnsupportedModelError(
             f"model {name!r}: adapter {folder} is of peft's type {kind!r}; only LoRA is merged into weights"
@@ -80,7 +94,15 @@ def check_adapter(name: str, folder: Path) -> None:
         pickled = next((p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES), "")
         why = f"only pickled ones ({pickled}), which run whatever code they hold when they are read" if pickled else ""
         raise ModelNotFoundError(f"model {name!r}: adapter {folder} has no {ADAPTER}{why and ', '}{why}")
-    _in_file(folder / ADAPTER)
+    # peft swaps in what it is told to by the end of a name.
+    saved = [f"{module}." for module in config.get("modules_to_save") or ()]
+    whole = [n for n in _tensors(folder / ADAPTER) if n.endswith(".weight") and "lora_" not in n]
+    if unnamed := sorted(n for n in whole if not any(module in n for module in saved)):
+        raise UnsupportedModelError(
+            f"model {name!r}: adapter {folder} holds whole weights beside LoRA's ({_some(unnamed)}), as peft stores "
+            f"them where the vocabulary was enlarged or embeddings were trained; only LoRA is merged here. Merge it "
+            f"with peft (merge_and_unload), save model and tokenizer, and take that directory as the model"
+        )
 
 
 def _some(names: list[str]) -> str:
@@ -109,6 +131,12 @@ def parameters(folder: Path) -> int:
     Raises ModelNotFoundError naming a file that is no safetensors file, or not all of it.
     """
     return sum(_in_file(file) for file in _weights(folder))
+
+
+def are_copied(folder: Path, dtype: str) -> bool:
+    """Whether the directory's weights take memory of their own once they are loaded in `dtype`: what is stored in it
+    stays in its file, which is mapped, until it is changed or moved on. Raises what `parameters` raises."""
+    return any(_DTYPES.get(t.dtype) != dtype for file in _weights(folder) for t in _tensors(file).values())
 
 
 def check_memory(
@@ -168,7 +196,12 @@ def refuse_pointer(file: Path, start: bytes) -> None:
 
 
 def _in_file(file: Path) -> int:
-    """Numbers in a safetensors file: eight bytes say how long its JSON header is, which says where its tensors lie."""
+    """Numbers in a safetensors file."""
+    return sum(tensor.numbers for tensor in _tensors(file).values())
+
+
+def _tensors(file: Path) -> dict[str, _Tensor]:
+    """By name, of a safetensors file: eight bytes say how long its JSON header is, which says where tensors lie."""
     size = file.stat().st_size
     with file.open("rb") as f:
         start = f.read(8)
@@ -179,13 +212,16 @@ def _in_file(file: Path) -> int:
     try:
         tensors = {key: tensor for key, tensor in json.loads(content).items() if key != "__metadata__"}
         # mxfp4 keeps two numbers in a byte of its blocks.
-        count = sum(math.prod(t["shape"]) * (1 + key.endswith("_blocks")) for key, t in tensors.items())
+        found = {
+            key: _Tensor(math.prod(t["shape"]) * (1 + key.endswith("_blocks")), str(t["dtype"]))
+            for key, t in tensors.items()
+        }
         end = header_end + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ModelNotFoundError(f"{file}: no safetensors file, or cut short: its header cannot be read") from error
     if end > size:
         raise ModelNotFoundError(f"{file} is cut short: {size:,} of {end:,} bytes are there")
-    return count
+    return found
 
 
 def _read(name: str, path: Path) -> dict[str, Any]:

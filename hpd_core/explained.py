@@ -38,6 +38,8 @@ def explained(path: str, what: str) -> Iterator[None]:
     except Exception as error:  # broken files, values of another type, missing packages: all kinds of them
         if "out of memory" in str(error):
             raise
+        if is_passing(error):  # the hub's own client, whose errors are none of Python's
+            raise ModelUnavailableError(f"model {path}: {type(error).__name__}: {_first_line(error)}") from error
         raise _unusable(path, what, error) from error
 
 

@@ -11,14 +11,15 @@ import logging
 import shutil
 from pathlib import Path
 
-from hpd_core import checkpoint
+from hpd_core import checkpoint, gguf_rules
 from hpd_core.folders import check_makeable, made_once
-from hpd_core.gguf_header import read_header
+from hpd_core.gguf_header import GgufHeader, read_header
 from hpd_core.settings import SettingsError
 from hpd_core.sizing import free_memory
+from hpd_core.supported import UnsupportedModelError
 
-#: Part of every directory's name: raise it when what is written changes.
-_FORMAT = 1
+#: Part of every directory's name: raise it when what is written changes, or what is refused.
+_FORMAT = 2
 _BYTES = 4  # of a parameter in float32
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,8 @@ def as_directory(file: Path) -> Path:
 
     Made on the first call; actors that start together convert once. Needs 4 bytes per parameter on disk, and in memory
     while it works. Raises SettingsError naming the cache where it cannot be written, or with the numbers where it does
-    not fit; ModelNotFoundError where the file is none of GGUF, or cut short.
+    not fit; ModelNotFoundError where the file is none of GGUF, or cut short; UnsupportedModelError, before a weight is
+    unpacked, where it cannot be decoded exactly, or where transformers would make another model of it.
     """
     return made_once(_directory(file), lambda folder: _fill(file, folder), file.name)
 
@@ -40,9 +42,10 @@ def check(file: Path) -> int:
     check_makeable(folder, file.name)
     if folder.is_dir():
         return checkpoint.parameters(folder)
-    parameters = read_header(file).parameters
-    _check_room(file, folder, parameters)
-    return parameters
+    header = read_header(file)
+    gguf_rules.refuse(file, header)
+    _check_room(file, folder, header.parameters)
+    return header.parameters
 
 
 def _directory(file: Path) -> Path:
@@ -55,11 +58,12 @@ def _directory(file: Path) -> Path:
 
 def _fill(file: Path, folder: Path) -> None:
     header = read_header(file)
+    gguf_rules.refuse(file, header)
     _check_room(file, folder, header.parameters)
     said = "%s: its %.0f million parameters (%s) are dequantised to float32, once: %s in %s"
     size = _gib(_BYTES * header.parameters)
     log.info(said, file.name, header.parameters / 1e6, header.architecture, size, folder.parent)
-    _convert(file, folder)
+    _convert(file, header, folder)
 
 
 def _check_room(file: Path, folder: Path, parameters: int) -> None:
@@ -78,22 +82,36 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB"
 
 
-def _convert(file: Path, folder: Path) -> None:
+def _convert(file: Path, header: GgufHeader, folder: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from hpd_core.model import refuse
 
     where, name = str(file.parent), file.name
     # float32: bfloat16 from GGUF is known to give garbage in places.
     try:
+        config = AutoConfig.from_pretrained(where, gguf_file=name)
+        refuse(config)  # what its header does not tell: classes that attend by themselves
         loaded, found = AutoModelForCausalLM.from_pretrained(
-            where, gguf_file=name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+            where,
+            config=config,
+            gguf_file=name,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{file}: {error}") from error
     # An architecture that it does not know.
     except (ValueError, KeyError, TypeError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(f"transformers cannot read {file}: {type(error).__name__}: {reason}") from error
     checkpoint.check_complete(str(file), found["missing_keys"], found["mismatched_keys"])
+    for module in loaded.modules():
+        if isinstance(frequencies := getattr(module, "inv_freq", None), torch.Tensor):
+            gguf_rules.check_rotary(file, header, 2 * frequencies.numel())
     facts = loaded.config.to_dict()
     facts.pop("quantization_config", None)  # or save_pretrained refuses: the weights are no longer quantised
     with torch.device("meta"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ _ALIGNMENT = "general.alignment"
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """parameters: numbers in all tensors. architecture: as the file names it."""
+    """parameters: numbers in all tensors. architecture: as the file names it. facts: its metadata, with None in place
+    of arrays. tensors: their names."""
 
     parameters: int
     architecture: str
+    facts: Mapping[str, Any]
+    tensors: tuple[str, ...]
 
 
 def read_header(file: Path) -> GgufHeader:
@@ -42,14 +46,14 @@ def read_header(file: Path) -> GgufHeader:
             raise ModelNotFoundError(f"{file}: no GGUF file: it begins with {start[:4]!r}")
         with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
             try:
-                parameters, end, facts = _read(_Cursor(content))
+                parameters, end, facts, tensors = _read(_Cursor(content))
             except (struct.error, KeyError, ValueError, IndexError, OverflowError) as error:
                 raise ModelNotFoundError(
                     f"{file} is cut short, or no GGUF file that can be read: {type(error).__name__}: {error}"
                 ) from error
     if end > size:
         raise ModelNotFoundError(f"{file} is cut short: {size:,} of {end:,} bytes are there")
-    return GgufHeader(parameters, str(facts.get("general.architecture", "")))
+    return GgufHeader(parameters, str(facts.get("general.architecture", "")), facts, tensors)
 
 
 class _Cursor:
@@ -84,25 +88,26 @@ class _Cursor:
         return None
 
 
-def _read(cursor: _Cursor) -> tuple[int, int, dict[str, Any]]:
-    """(numbers, bytes that the whole file has, scalar facts)."""
+def _read(cursor: _Cursor) -> tuple[int, int, dict[str, Any], tuple[str, ...]]:
+    """(numbers, bytes that the whole file has, facts, names of tensors)."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     version = cursor.number("I")
     if version not in (2, 3):
         raise ValueError(f"version {version}, and versions 2 and 3 are read")
-    tensors, pairs = cursor.number("Q"), cursor.number("Q")
+    count, pairs = cursor.number("Q"), cursor.number("Q")
     facts = {}
     for _ in range(pairs):
         name = cursor.text()
         facts[name] = cursor.value(cursor.number("I"))
     parameters = end = 0
-    for _ in range(tensors):
-        cursor.text()
+    names = []
+    for _ in range(count):
+        names.append(cursor.text())
         shape = [cursor.number("Q") for _ in range(cursor.number("I"))]
         kind, offset = GGMLQuantizationType(cursor.number("I")), cursor.number("Q")
         together, size = GGML_QUANT_SIZES[kind]
         parameters += math.prod(shape)
         end = max(end, offset + math.prod(shape) // together * size)
     aligned = int(facts.get(_ALIGNMENT) or 32)
-    return parameters, -(-cursor.at // aligned) * aligned + end, facts
+    return parameters, -(-cursor.at // aligned) * aligned + end, facts, tuple(names)

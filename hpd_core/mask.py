@@ -37,7 +37,7 @@ class Tokens(NamedTuple):
 
 
 def visible(q: Tokens, x: Tokens, layout: Layout, visibility: Visibility, window: int | None = None) -> Tensor:
-    """[..., Q, K] bool: whether query q [..., Q] sees key x [..., K] (DESIGN, section 2 'Visibility').
+    """[..., Q, K] bool: whether query q [..., Q] sees key x [..., K] (docs/models.md has it in words).
 
     Both in one document (or x in the prefix), p_x <= reach of q, |p_q - p_x| < window, and x has no stub or q's stub;
     in `gaps` also key tokens of earlier stubs, and under `causal` their value tokens of the same or an earlier step.

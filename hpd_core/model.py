@@ -7,7 +7,7 @@ library's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -126,6 +126,8 @@ class Model:
         quantization.check_installed(spec)
         if Path(files.path).is_dir():
             check_memory(spec, Path(files.path), name, device, where)
+        else:
+            source.check_hub_weights(spec.name, files)
         with _in_silence(), explained(files.path, "weights"):
             hf, found = AutoModelForCausalLM.from_pretrained(
                 files.path,
@@ -251,9 +253,16 @@ def _in_silence() -> Iterator[None]:
 
 
 def _take_long_factors(hf: Any) -> None:
-    """Fixes longrope to its long factors, whatever the positions of a forward pass."""
+    """Fixes longrope to its long factors, whatever the positions of a forward pass. Raises UnsupportedModelError where
+    they are kept for each kind of layer."""
     for module in hf.modules():
-        if getattr(module, "rope_type", None) == "longrope":
+        kind = getattr(module, "rope_type", None)
+        if isinstance(kind, Mapping) and "longrope" in kind.values():
+            raise UnsupportedModelError(
+                f"{hf.config.model_type!r} keeps RoPE factors for each kind of layer, and long_context fixes those of "
+                f"a model with one set: leave it out, and documents are cut to the original length"
+            )
+        if kind == "longrope":
             original = module.config.rope_parameters["original_max_position_embeddings"]
             factors, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, module.inv_freq.device, seq_len=original + 1)
             module.inv_freq.copy_(factors)
@@ -264,7 +273,7 @@ def _is_windowed(config: Any, layer: int) -> bool:
     """Whether the configuration gives this layer a sliding window."""
     kinds = getattr(config, "layer_types", None)
     if kinds:
-        return bool(kinds[layer] == "sliding_attention")
+        return kinds[layer] in supported.WINDOWED
     return bool(getattr(config, "sliding_window", None)) and getattr(config, "use_sliding_window", True)
 
 

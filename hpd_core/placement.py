@@ -31,7 +31,9 @@ def dtype_named(name: str, device: torch.device) -> torch.dtype:
 
 
 def check_memory(spec: ModelSpec, folder: Path, dtype: str, device: str, where: torch.device) -> None:
-    """Raises SettingsError with the numbers where the weights in `folder` do not fit to where they go."""
+    """Raises SettingsError with the numbers where the weights in `folder` do not fit to where they go, or do not fit
+    the machine that they pass through."""
+    count = checkpoint.parameters(folder)
     if device == SPREAD:
         by_gpu = free_by_gpu()
         free, place = sum(by_gpu.values()), f"{len(by_gpu)} GPUs together"
@@ -40,4 +42,6 @@ def check_memory(spec: ModelSpec, folder: Path, dtype: str, device: str, where: 
         place = str(where)
     # Weights come whole into the memory of the machine, and leave it quantised, one layer after another.
     stored = spec.quantization if where.type == "cuda" else Quantization.NONE
-    checkpoint.check_memory(spec.name, checkpoint.parameters(folder), dtype, free, where=place, quantization=stored)
+    checkpoint.check_memory(spec.name, count, dtype, free, where=place, quantization=stored)
+    if where.type == "cuda" and (spec.adapter or checkpoint.are_copied(folder, dtype)):
+        checkpoint.check_memory(spec.name, count, dtype, sizing.free_memory(), where=checkpoint.ON_THE_WAY)

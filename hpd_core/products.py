@@ -35,9 +35,22 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, sees: Tensor, sc
     """
     group = query.shape[1] // key.shape[0]
     key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
-    scores = scoring.scores(torch.einsum("qhd,hkd->hqk", query, key))
+    scores = scoring.scores(scored(query.transpose(0, 1), key))
     weights = softmax_beside(scores.masked_fill(~sees, float("-inf")), scoring.sinks)
-    return torch.einsum("hqk,hkd->qhd", weights, value)
+    return torch.einsum("hqk,hkd->qhd", weights.to(value.dtype), value)
+
+
+def scored(query: Tensor, key: Tensor) -> Tensor:
+    """query [.., Q, d] times key [.., K, d] -> [.., Q, K], summed up and kept in float32 at least, as fused kernels do:
+    rounded to bfloat16 a score of 30 is off by up to 0.06, and in float16 one beyond 65,504 is infinite, which scaling
+    comes too late for."""
+    turned = key.transpose(-1, -2)
+    if query.dtype not in (torch.bfloat16, torch.float16):
+        return torch.matmul(query, turned)
+    if query.device.type == "cuda":  # only there a product of halves gives float32
+        flat = torch.bmm(query.flatten(0, -3), turned.flatten(0, -3), out_dtype=torch.float32)
+        return flat.view(*query.shape[:-1], key.shape[-2])
+    return torch.matmul(query.float(), turned.float())
 
 
 def softmax_beside(scores: Tensor, sinks: Tensor | None) -> Tensor:
@@ -74,7 +87,7 @@ def attend_blocks(
             folded, key, value, 0.0, False, attn_mask=added, scale=scoring.scale
         )
     else:
-        scores = scoring.scores(torch.matmul(folded, key.transpose(-1, -2)).to(_accumulator(query.dtype)))
+        scores = scoring.scores(scored(folded, key))
         if added is not None:
             scores = scores + added
         log_sum = torch.logsumexp(scores, -1)
@@ -91,7 +104,3 @@ def merged(parts: Tensor, log_sums: Tensor) -> Tensor:
     weights = torch.softmax(log_sums, 0).to(parts.dtype).unsqueeze(-1)
     blind = (log_sums == float("-inf")).unsqueeze(-1)
     return (parts.masked_fill(blind, 0.0) * weights).sum(0)
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32

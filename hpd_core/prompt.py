@@ -29,6 +29,8 @@ from hpd_core.vocabulary import Vocabulary
 
 _DOCUMENT = "[[[the-document-goes-here]]]"
 _THINK, _THOUGHT = "<think>", "</think>"
+#: gpt-oss (Harmony): a turn of the assistant's, in which the model would choose a channel to think in; the answer's.
+_TURN, _CHANNEL, _FINAL = "<|start|>assistant", "<|channel|>", "<|channel|>final<|message|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,8 @@ class PromptEncoder:
                 error = error or refused
                 continue
             if system.strip() in text:
+                if text.endswith(_TURN) and _CHANNEL in self.tokenizer.chat_template:
+                    return text + _FINAL
                 thinks = text.rpartition(_THINK)[2] if _THINK in text else _THOUGHT
                 return str(text) if _THOUGHT in thinks else f"{text.rstrip()}\n\n{_THOUGHT}\n\n"
         raise PromptError(f"the tokenizer's chat template refused the messages: {error or 'it drops them'}") from error

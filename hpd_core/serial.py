@@ -1,7 +1,7 @@
 """The oracle: one document, one slot at a time, through transformers' own attention and cache.
 
 Slow and obvious on purpose, and independent of `layout.py`, `mask.py`, `attention.py` and `cache.py`: positions are
-added up here, masks come from the written rule (DESIGN, section 2). What Hyper-Parallel Decoding writes must equal it.
+added up here, masks come from the rule as docs/models.md has it. What Hyper-Parallel Decoding writes must equal it.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class DecodeSettings:
     max_slots: slots held open at once (J documents x N attributes); admission of documents stops there. `auto`: twice
         `tokens_per_step`.
     kv_mib: KV that is allocated for documents in flight; admission stops there as well, one document apart, which is
-        always admitted. None: no bound. `auto`: half of the memory that is free beside the weights.
+        always admitted. On a CPU a shared prefix of up to 128 tokens is copied in front of each document and counts.
+        None: no bound. `auto`: half of the memory that is free beside the weights.
     prefix_cache_mib: KV of shared prefixes kept between calls, least recently used first out.
     grounding: whether values are looked up in their document, or may be nothing but a copy of it.
     closed_values: whether an attribute with a closed list may be given anything else.

@@ -116,9 +116,10 @@ def locate(spec: ModelSpec, *, weights: bool = True) -> ModelFiles:
     return ModelFiles(spec.source, {"revision": spec.revision or "main", **code})
 
 
-def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None) -> None:
+def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None, to_gpu: bool = False) -> None:
     """Raises what `locate` would raise on this machine, without converting or downloading anything, and SettingsError
-    where so many copies of the weights need more than `free` bytes; None leaves that out."""
+    where so many copies of the weights need more than `free` bytes; None leaves that out. to_gpu: they come through
+    this machine only, and take memory where they are stored otherwise than they are used, or changed by an adapter."""
     _check_adapter(spec)
     if object_store.is_remote(spec.source):
         object_store.check(spec.source)
@@ -130,9 +131,13 @@ def check_loadable(spec: ModelSpec, *, copies: int = 1, free: int | None = None)
         count = checkpoint.parameters(path)
     else:
         return  # a hub id
-    if free is not None:
-        dtype = "float32" if spec.dtype == "auto" else spec.dtype
-        checkpoint.check_memory(spec.name, count, dtype, free, where="this machine", copies=copies)
+    if free is None:
+        return
+    dtype = spec.dtype if spec.dtype != "auto" else "bfloat16" if to_gpu else "float32"
+    if to_gpu and path.is_dir() and not spec.adapter and not checkpoint.are_copied(path, dtype):
+        return
+    where = checkpoint.ON_THE_WAY if to_gpu else "this machine"
+    checkpoint.check_memory(spec.name, count, dtype, free, where=where, copies=copies)
 
 
 def _check_adapter(spec: ModelSpec) -> None:
@@ -186,6 +191,25 @@ def load_config(files: ModelFiles) -> Any:
 
     with explained(files.path, "configuration"):
         return AutoConfig.from_pretrained(files.path, **files.arguments)
+
+
+def check_hub_weights(name: str, files: ModelFiles) -> None:
+    """Raises ModelNotFoundError where the repository of a hub id holds no safetensors, with the way to convert what it
+    holds; what `load_config` raises where the hub does not tell. name: of the model, for the message.
+
+    transformers (5.24) would post the id of such a repository, with the token, to a converter that opens a pull request
+    there, and load that. The hub is not asked where the cache has its weights.
+    """
+    from huggingface_hub import list_repo_files, try_to_load_from_cache
+
+    revision = files.arguments["revision"]
+    cached = (try_to_load_from_cache(files.path, w, revision=revision) for w in (checkpoint.WEIGHTS, checkpoint.INDEX))
+    if any(isinstance(path, str) for path in cached):
+        return
+    with explained(files.path, "list of files"):
+        names = list_repo_files(files.path, revision=revision)
+    at_top = [n for n in names if "/" not in n]
+    checkpoint.check_names(name, f"{files.path}@{revision} of the hub", at_top)
 
 
 def eos_ids(files: ModelFiles, config: Any, tokenizer: Any) -> frozenset[int]:

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+#: Kinds of layers in which a token sees no further than a sliding window.
+WINDOWED = frozenset({"sliding_attention", "sliding", "local"})
 #: Kinds of layers in which a token reads others through attention alone.
-_ATTENTION = frozenset({"full_attention", "sliding_attention", "attention", "full", "sliding", "global", "local"})
+_ATTENTION = WINDOWED | {"full_attention", "attention", "full", "global"}
+#: Those in which a mask picks keys by more than positions and a window: by chunks, or the likeliest ones.
+_OWN_MASK = frozenset({"chunked_attention", "window_attention", "indexed_attention", "minimax_m3_sparse"})
 #: Where configurations list the kind of every layer.
 _LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "attention_types", "hybrid_override_pattern")
 #: Letters of `hybrid_override_pattern` (Nemotron-H): attention and the two kinds of plain layers.
@@ -79,9 +83,14 @@ def _of_text(facts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _refuse_other_layers(kind: str, text: Mapping[str, Any]) -> None:
     kinds = {k for name in _LAYER_LISTS for k in _kinds(text.get(name))}
-    other = sorted(kinds - _ATTENTION)
+    other = sorted(kinds - _ATTENTION - _OWN_MASK)
     states = [f"recurrent ({name} = {text[name]})" for name in _STATES if text.get(name)]
     if not other and not states:
+        if masked := sorted(kinds & _OWN_MASK):
+            raise UnsupportedModelError(
+                f"{kind!r} has {' and '.join(masked)} layers: which keys a token sees there is said by a mask of their "
+                f"own, by chunks or by what scores best, and this decoder puts its own in place of it"
+            )
         return
     layers = " and ".join(other or states[:1])
     if kinds & _ATTENTION or "hybrid" in kinds or any(text.get(name) for name in _MIXED):

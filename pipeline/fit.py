@@ -76,5 +76,5 @@ def check_machine(job: JobSpec) -> None:
     check_fit(job.pool, job.num_cpus or os.cpu_count() or 1, math.inf)
     if job.encoder_factory is None:
         quantization.check_installed(model)
-        free = free_memory() if not job.pool.gpus else None  # a GPU's own memory: seen in the actor
-        check_loadable(model, copies=job.pool.max_size, free=free)
+        # A GPU's own memory is seen in the actor.
+        check_loadable(model, copies=job.pool.max_size, free=free_memory(), to_gpu=on_gpu)

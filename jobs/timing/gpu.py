@@ -39,7 +39,7 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for gpu.json and gpu.md.")],
     device: Annotated[str, typer.Option(help="cuda:0, or cpu with --tiny.")] = "cuda:0",
     tiny: Annotated[bool, typer.Option("--tiny", help="Tiny shapes on any device: a smoke test.")] = False,
-    seconds: Annotated[float, typer.Option(help="After so long no further part is begun.")] = 360.0,
+    seconds: Annotated[float, typer.Option(help="After so long nothing is begun; 90 more, and a part stops.")] = 360.0,
 ) -> None:
     """Oracle equality in float32, agreement in bfloat16, HPD and AR at Qwen3's 1.7B and 8B shapes."""
     where = torch.device(device)

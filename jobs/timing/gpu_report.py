@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,32 +12,52 @@ from typing import Any
 
 CHECKS = ("oracle", "agreement")
 WITH_GRAPHS = ", CUDA graphs"
+#: Seconds that a part may run on when the time for all is up.
+GRACE = 90.0
 
 
 class Report:
-    """What was found, and what was left out and why. budget: seconds after which nothing more is begun. folder: where
-    it is kept."""
+    """What was found, and what was left out and why. budget: seconds after which nothing more is begun. grace: those
+    that what was begun before may take beyond them. folder: where it is kept. For the main thread."""
 
-    def __init__(self, facts: dict[str, Any], budget: float, folder: Path) -> None:
+    def __init__(self, facts: dict[str, Any], budget: float, folder: Path, grace: float = GRACE) -> None:
         self.folder = folder
         self.facts = facts | {"left_out": {}}
         self._until = time.perf_counter() + budget
+        self._grace = grace
 
     def attempt(self, name: str, part: Callable[[], Any]) -> Any:
-        """The part's result; None where it failed or there is no time left."""
-        if time.perf_counter() > self._until:
+        """The part's result; None where it failed, there is no time left, or it was stopped."""
+        left = self._until - time.perf_counter()
+        if left < 0:
             self.facts["left_out"][name] = "no time left"
             return None
+        late = threading.Event()
+        bell = threading.Timer(left + self._grace, _stop, [late])
+        bell.daemon = True
+        bell.start()
         try:
             return part()
+        except KeyboardInterrupt:
+            if not late.is_set():
+                raise
+            self.facts["left_out"][name] = f"stopped {self._grace:g} s after the time was up"
         except Exception as error:  # the other parts are worth having: the device is lent for minutes
             self.facts["left_out"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
-            return None
+        finally:
+            bell.cancel()
+        return None
 
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "gpu.json").write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")
         (self.folder / "gpu.md").write_text(markdown(self.facts), encoding="utf-8")
+
+
+def _stop(late: threading.Event) -> None:
+    """Interrupts the main thread as Ctrl-C does: a compilation, or a run of thousands of steps, has no bound."""
+    late.set()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def recorded(shapes: int | None) -> str:

@@ -118,6 +118,19 @@ FAMILIES = (
         dict(_WIDE, sliding_window=WINDOW, layer_types=_ALTERNATING, vocab_size_per_layer_input=VOCABULARY),
         "alternating windows, embeddings per layer",
     ),
+    Family(
+        "Gemma 4 with layers that share keys",
+        "Gemma4TextConfig",
+        dict(
+            _WIDE,
+            num_hidden_layers=4,
+            num_kv_shared_layers=2,
+            sliding_window=WINDOW,
+            layer_types=_ALTERNATING * 2,
+            vocab_size_per_layer_input=VOCABULARY,
+        ),
+        "the upper layers take keys and values of lower ones",
+    ),
     Family("Phi-2", "PhiConfig", _PLAIN, "partial RoPE, parallel layers"),
     Family("Phi-3", "Phi3Config", dict(_GROUPED, sliding_window=WINDOW), "one matrix for query, key, value; window"),
     Family("Phi-4", "Phi3Config", dict(_GROUPED, sliding_window=None), "one matrix for query, key, value"),
@@ -199,9 +212,18 @@ FAMILIES = (
     ),
     Family("RoPE scaling: YaRN", "Qwen3Config", _rope("yarn", factor=4.0, original_max_position_embeddings=128)),
     Family(
-        "RoPE scaling: longrope (Phi-3-128k, Phi-4-mini)",
+        "RoPE scaling: longrope (Phi-3-128k)",
         "Phi3Config",
         _LONGROPE,
+        "short factors; documents are cut to their length",
+    ),
+    Family(
+        "RoPE scaling: longrope of partial RoPE (Phi-4-mini)",
+        "Phi3Config",
+        dict(
+            _rope("longrope", short_factor=[1.0, 1.1, 1.2], long_factor=[2.0, 3.0, 5.0], partial_rotary_factor=0.75),
+            original_max_position_embeddings=256,
+        ),
         "short factors; documents are cut to their length",
     ),
     Family(
@@ -232,6 +254,7 @@ class Refused:
 
 _RECURRENT = "layers in place of attention"
 _HYBRID = "is a hybrid model"
+_OWN_MASK = "a mask of their own"
 _NO_INTERFACE = "does not go through transformers' AttentionInterface"
 
 REFUSED = (
@@ -249,7 +272,9 @@ REFUSED = (
     Refused("Qwen3-Next", "Qwen3NextConfig", {}, _HYBRID),
     Refused("LFM2", "Lfm2Config", {"layer_types": ["conv", "full_attention"] * 16}, _HYBRID),
     Refused("MiniMax-Text-01", "MiniMaxConfig", {}, _HYBRID),
-    Refused("Llama 4", "Llama4TextConfig", {}, "chunked_attention"),
+    Refused("Llama 4", "Llama4TextConfig", {}, _OWN_MASK),
+    Refused("DeepSeek V3.2", "DeepseekV32Config", {}, _OWN_MASK),
+    Refused("GLM-5", "GlmMoeDsaConfig", {}, _OWN_MASK),
     Refused("BLOOM", "BloomConfig", {}, "ALiBi"),
     Refused("MPT", "MptConfig", {}, "ALiBi"),
     Refused("Falcon with ALiBi", "FalconConfig", {"alibi": True}, "ALiBi"),

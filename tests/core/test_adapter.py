@@ -7,8 +7,10 @@ import shutil
 from dataclasses import replace
 
 import fsspec
+import peft
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from hpd_core import adapter, object_store, recipe, source
 from hpd_core.checkpoint import ADAPTER as WEIGHTS
@@ -255,6 +257,38 @@ class TestOddAdapters:
         flat = write_tiny_model(tmp_path, layers=1)
         with pytest.raises(SettingsError, match="weights are for other layers than those of 'llama'"):
             Model.load(spec_of(flat, tuned[0]))
+
+    @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.embed_tokens.base_layer.weight"])
+    def test_one_with_whole_weights_beside_its_own(self, base, copied, monkeypatch, name):
+        """As peft stores them where a vocabulary was enlarged, or embeddings are a target."""
+        whole = f"base_model.model.{name}"
+        save_file(load_file(copied / WEIGHTS) | {whole: torch.zeros(260, 32)}, copied / WEIGHTS)
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+        for ask in (source.check_loadable, source.locate, Model.load):
+            with pytest.raises(
+                UnsupportedModelError, match=rf"holds whole weights beside LoRA's \({whole}\), .* Merge it"
+            ):
+                ask(spec_of(base, copied))
+
+    def test_one_with_a_module_that_it_says_it_brings(self, base, tmp_path):
+        hf = Model.load(ModelSpec(str(base))).hf
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["norm"], task_type="CAUSAL_LM")
+        wrapped = peft.get_peft_model(hf, config)
+        with torch.no_grad():
+            wrapped.base_model.model.model.norm.modules_to_save["default"].weight.mul_(1.5)
+        wrapped.save_pretrained(tmp_path)
+        got = Model.load(replace(spec_of(base, tmp_path), prompting=Prompting.PLAIN)).hf.model.norm.weight
+        assert torch.equal(got, 1.5 * Model.load(ModelSpec(str(base))).hf.model.norm.weight)
+
+    @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+    @pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+    def test_one_for_one_of_two_layers_that_share_a_weight(self, base, tmp_path, target):
+        hf = Model.load(ModelSpec(str(base))).hf
+        assert hf.lm_head.weight is hf.model.embed_tokens.weight
+        config = peft.LoraConfig(r=2, target_modules=["q_proj", target], task_type="CAUSAL_LM")
+        peft.get_peft_model(hf, config).save_pretrained(tmp_path, save_embedding_layers=False)
+        with pytest.raises(SettingsError, match="the embeddings or the head of 'llama', which share one weight"):
+            Model.load(spec_of(base, tmp_path))
 
 
 class TestAdaptersOfOthers:

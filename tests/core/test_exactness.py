@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hpd_core import mask
+from hpd_core.admission import Asked
 from hpd_core.attention import StepPlan
 from hpd_core.cache import Slab
 from hpd_core.decode import Decoder
@@ -265,16 +266,32 @@ def test_a_window_that_forgets_the_prefix_shows(models, monkeypatch):
 
 @pytest.mark.parametrize("copies", [12, 13])
 def test_long_prefixes_are_read_where_they_lie_and_short_ones_copied(models, copies, monkeypatch):
-    """Prefixes of 13 and of 0 tokens, under a bound that has room for one document at a time."""
+    """Prefixes of 13 and of 0 tokens."""
     copied = []
     copy = Slab.copy
     monkeypatch.setattr(Slab, "copy", lambda slab, block, prefix: copied.append(prefix) or copy(slab, block, prefix))
     prompts = [*prompts_of(12, [30, 41, 50], schemas=2), *prompts_of(13, [9], prefix=0)]
-    settings = settings_of(*WAYS[2], kv_mib=1, max_slots=8)
+    settings = settings_of(*WAYS[2], max_slots=8)
     got = Decoder(models("llama"), settings, STOP_IDS, keep_logits=True, copies=copies).decode(prompts, Counts())
     for prompt, slots in zip(prompts, got, strict=True):
         assert_equal(slots, decode_serial(models("llama"), prompt, settings, STOP_IDS))
     assert len(copied) == (3 if copies == 13 else 0)
+
+
+@pytest.mark.parametrize(("copies", "beside_others"), [(12, 1), (13, 0)])
+def test_what_is_copied_counts_under_the_bound(models, monkeypatch, copies, beside_others):
+    """60 cells a document, and 73 with its prefix of 13, in blocks of 64s, where there is room for two of these."""
+    (shared,) = {p.shared for p in prompts_of(12, [1])}
+    prompts = prompts_of(12, [40 - sum(map(len, shared.stubs))] * 4)
+    assert {Asked.of(p, copies).cells for p in prompts} == {73 if copies == 13 else 60}
+    beside, admit = [], Decoder._admit
+    monkeypatch.setattr(Decoder, "_admit", lambda self, call: beside.append(len(call.active)) or admit(self, call))
+    decoder = Decoder(models("llama"), settings_of(*WAYS[2]), STOP_IDS, keep_logits=True, copies=copies)
+    decoder._begin(128)
+    got = decoder.decode(prompts, Counts())
+    assert max(beside) == beside_others
+    for prompt, slots in zip(prompts, got, strict=True):
+        assert_equal(slots, decode_serial(models("llama"), prompt, decoder.settings, STOP_IDS))
 
 
 def test_the_layouts_differ(models):

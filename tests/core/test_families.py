@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hpd_core import mask
+from hpd_core import mask, supported
 from hpd_core.layout import DocumentLayout
-from hpd_core.model import Model, UnsupportedModelError, refuse
+from hpd_core.model import Model, UnsupportedModelError, _is_windowed, refuse
 from hpd_core.model_spec import ModelSpec
 from hpd_core.selfcheck import DensePlan
 from hpd_core.serial import decode_serial
@@ -23,6 +24,17 @@ from tests.core.tiny import STOP_IDS, prompts_of
 
 K_MAX = 5
 _NEVER_STOP: frozenset[int] = frozenset()
+#: Experts, values of another width, sinks, soft caps, longrope.
+IN_FLOAT32 = (
+    "Mixtral",
+    "Qwen3-MoE",
+    "DeepSeek V3 (latent attention)",
+    "gpt-oss",
+    "Gemma 2",
+    "RoPE scaling: longrope (Phi-3-128k)",
+    "RoPE scaling: longrope, `long_context: true`",
+)
+assert {f.name for f in FAMILIES} >= {*IN_FLOAT32}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +90,19 @@ def test_a_family_equals_the_oracle_and_a_mistake_would_show(model_of, monkeypat
             assert difference() > least, "a window one longer does not show"
 
 
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.name in IN_FLOAT32], ids=_ids)
+@pytest.mark.parametrize("layout, visibility", WAYS)
+def test_in_float32_what_is_unlike_llama_equals_the_oracle_too(family, layout, visibility):
+    """By the protocol of real models: teacher-forced logits within 1e-5 max(1, max|logit|)."""
+    model, settings = family.model(torch.float32), settings_of(layout, visibility, max_value_tokens=K_MAX)
+    prompts = prompts_of(1, [19, 6], schemas=2, attributes=3, max_value_tokens=K_MAX)
+    oracle = [decode_serial(model, p, settings, _NEVER_STOP) for p in prompts]
+    forced = [[slot.ids for slot in slots] for slots in oracle]
+    for path in (*({"twin": twin} for twin in TWINS), {"graphs": True}):
+        got = decode(model, prompts, settings, forced=forced, stop_ids=_NEVER_STOP, **path)
+        assert max(worst(slots, truth) for slots, truth in zip(got, oracle, strict=True)) <= 1e-5
+
+
 def _until_stop(ids):
     end = next((k + 1 for k, i in enumerate(ids) if i in STOP_IDS), len(ids))
     return ids[:end]
@@ -116,6 +141,7 @@ def test_what_a_model_is_refused_for_after_its_weights_is_found_at_load(tmp_path
 
 
 LONGROPE = next(f for f in FAMILIES if f.long_context)
+GEMMA3 = next(f for f in FAMILIES if f.name == "Gemma 3")
 
 
 def test_longrope_uses_one_set_of_factors_for_every_document():
@@ -137,6 +163,25 @@ def test_longrope_uses_one_set_of_factors_for_every_document():
 def test_long_context_needs_long_factors():
     with pytest.raises(SettingsError, match="'llama' has no RoPE factors for long texts"):
         replace(FAMILIES[0], long_context=True).model()
+
+
+def test_long_context_needs_one_set_of_them():
+    ropes = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {**LONGROPE.facts["rope_parameters"], "original_max_position_embeddings": 256},
+    }
+    facts = dict(GEMMA3.facts, rope_parameters=ropes, head_dim=8)
+    per_layer = replace(GEMMA3, facts=facts)
+    assert per_layer.model().context == 256
+    with pytest.raises(UnsupportedModelError, match="'gemma3_text' keeps RoPE factors for each kind of layer"):
+        replace(per_layer, long_context=True).model()
+
+
+@pytest.mark.parametrize("kind", sorted(supported.WINDOWED))
+def test_a_window_by_any_name_is_not_lost(kind):
+    """What does not hand its window to the attention function would be decoded without it."""
+    config = SimpleNamespace(layer_types=[kind, "full_attention"], sliding_window=WINDOW)
+    assert [_is_windowed(config, layer) for layer in range(2)] == [True, False]
 
 
 def test_long_context_is_part_of_what_decides_answers():

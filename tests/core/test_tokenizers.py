@@ -111,6 +111,10 @@ def test_thinking_is_switched_off(tokenizer):
     assert whole(encoder_of(tokenizer, made.THINKING), "x").endswith("assistant\n<think>\n\n</think>\n\n")
     # what a template opens although it was told not to is closed
     assert whole(encoder_of(tokenizer, made.ALWAYS_THINKING), "x").endswith("assistant\n<think>\n\n</think>\n\n")
+    # one that chooses a channel answers
+    assert whole(encoder_of(tokenizer, made.CHANNELS), "x").endswith("<|start|>assistant<|channel|>final<|message|>")
+    turns = made.CHANNELS.replace("<|channel|>final", "")
+    assert whole(encoder_of(tokenizer, turns), "x").endswith("<|start|>assistant")
 
 
 @pytest.mark.parametrize("chat", [made.NO_SYSTEM, made.DROPS_SYSTEM], ids=["refuses", "drops"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -23,11 +24,18 @@ _NAMES = {
 _OTHERS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
 
 
-def write_gguf(folder: Path, file: Path, *, without: str = "") -> Path:
-    """`folder` as `file`. without: a tensor that is left out, by its name in the GGUF file."""
+def write_gguf(
+    folder: Path,
+    file: Path,
+    *,
+    without: str = "",
+    architecture: str = "llama",
+    more: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+) -> Path:
+    """`folder` as `file`. without: a tensor that is left out, by its name in the GGUF file. more: writes what else."""
     facts = json.loads((folder / "config.json").read_text())
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    writer = gguf.GGUFWriter(str(file), "llama")
+    writer = gguf.GGUFWriter(str(file), architecture)
     writer.add_context_length(facts["max_position_embeddings"])
     writer.add_embedding_length(facts["hidden_size"])
     writer.add_block_count(facts["num_hidden_layers"])
@@ -50,6 +58,7 @@ def write_gguf(folder: Path, file: Path, *, without: str = "") -> Path:
             weight = _permuted(weight, heads[new.split(".")[-2]])
         if new != without:
             writer.add_tensor(new, weight)
+    more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

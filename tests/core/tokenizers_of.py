@@ -24,6 +24,11 @@ THINKING = CHATML.removesuffix("{% endif %}") + (
 )
 #: Thinks whatever it is told (distilled reasoning models).
 ALWAYS_THINKING = CHATML.removesuffix("{% endif %}") + "<think>\n{% endif %}"
+#: Lets the model choose a channel, and it thinks in another than it answers in (gpt-oss).
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
 WITH_BOS = "{{ bos_token }}" + CHATML
 #: Gemma 2, Mistral 7B: no system message.
 NO_SYSTEM = (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +22,7 @@ from hpd_core.decode import Decoder
 from hpd_core.graphs import GraphRunner
 from hpd_core.rows import Counts
 from jobs.timing import gpu, gpu_work
-from jobs.timing.gpu_report import markdown
+from jobs.timing.gpu_report import Report, markdown
 from pipeline.shapes import model_shapes
 
 torch.set_num_threads(1)
@@ -55,6 +58,20 @@ def test_every_part_runs(folder: Path) -> None:
     assert "TINY SHAPES: no measurement" in text and "| tiny | hpd | NOTHING |" in text
     assert "| tiny | 12 | NOTHING |" in text and "| tiny | hpd, no graphs | – |" in text
     assert text.count("recorded: NOTHING") == text.count("recorded: –") == 2
+
+
+def test_a_part_without_an_end_is_stopped_and_what_is_known_stays(tmp_path: Path) -> None:
+    report = Report({"known": 1}, 0.05, tmp_path, grace=0.05)
+    started = time.perf_counter()
+    assert report.attempt("endless", partial(time.sleep, 60)) is None and time.perf_counter() - started < 30
+    assert report.attempt("next", int) is None
+    why = {"endless": "stopped 0.05 s after the time was up", "next": "no time left"}
+    assert report.facts == {"known": 1, "left_out": why}
+
+
+def test_whoever_interrupts_is_not_held_up(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Report({}, 60, tmp_path).attempt("long", partial(signal.raise_signal, signal.SIGINT))
 
 
 def test_what_fails_or_has_no_time_is_left_out_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

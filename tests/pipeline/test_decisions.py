@@ -20,6 +20,7 @@ from pipeline.block import Failure, FailureKind
 from pipeline.commit import Receipt
 from pipeline.compact import compact
 from pipeline.findings import OutputVerdict
+from pipeline.fit import check_machine
 from pipeline.job import JobError, JobSpec, OutputOptions, Pool
 from pipeline.ledger import Attempt
 from pipeline.manifest import OutputFolder
@@ -148,6 +149,19 @@ def test_a_pool_that_does_not_fit_leaves_no_trace(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "out").exists()
     assert run(replace(spec, pool=Pool(cpus=1.0))).complete
     assert run(spec).complete  # nothing is left to do, so that no pool is needed
+
+
+def test_weights_that_only_pass_through_to_gpus_are_looked_at_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict] = []
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("pipeline.fit.check_loadable", lambda model, **facts: asked.append(facts))
+    monkeypatch.setattr("pipeline.fit.free_memory", lambda: 7)
+    for pool in (Pool(cpus=1.0, gpus=1, max_size=2), Pool(cpus=1.0, max_size=3)):
+        spec = job(tmp_path, tmp_path, pool=pool, num_cpus=8, encoder_factory=None)
+        check_machine(spec)
+    assert asked == [{"copies": 2, "free": 7, "to_gpu": True}, {"copies": 3, "free": 7, "to_gpu": False}]
 
 
 @pytest.mark.parametrize(

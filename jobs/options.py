@@ -15,7 +15,7 @@ from hpd_core.model_spec import Quantization
 from hpd_core.settings import DecodeSettings, Grounding, Layout, SettingsError, Visibility, did_you_mean
 from hpd_core.source import check_present
 from hpd_core.spec import DecoderSpec
-from pipeline.config import load_config
+from pipeline.config import load_config, override_name
 from pipeline.job import JobError
 from pipeline.models import model_spec
 from pipeline.shipped import YamlError, parse_yaml
@@ -106,7 +106,8 @@ def storages(config: Path | None, overrides: Sequence[str] | None) -> tuple[Stor
     JobError for overrides of a configuration that is not there."""
     if config is None:
         if overrides:
-            raise JobError(f"--set {overrides[0]}: there is no configuration that it could be laid over: give --config")
+            name = override_name(overrides[0])
+            raise JobError(f"{name}: there is no configuration that it could be laid over: give --config")
         return Storage(), Storage()
     settings = load_config(config, overrides or ())
     return Storage(settings.input.storage), Storage(settings.output.storage)

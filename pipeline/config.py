@@ -249,18 +249,25 @@ def _laid_over(path: str | Path, overrides: Sequence[str]) -> tuple[dict[str, An
         key, equals, value = override.partition("=")
         steps = tuple(key.strip().split("."))
         if not equals or not all(steps):
-            raise ConfigError(f"--set {override}: must be written key.key=value")
+            raise ConfigError(f"{override_name(override)}: must be written key.key=value")
         try:
             # A template is no YAML unless it is quoted, and nothing else begins like one.
             is_template = value.lstrip().startswith(("{{", "{%"))
-            _put(tree, steps, value if is_template else parse_yaml(value, f"--set {override}"))
+            _put(tree, steps, value if is_template else parse_yaml(value, override_name(override)))
         except YamlError as error:
             raise ConfigError(str(error)) from error
         except TypeError:
-            raise ConfigError(f"--set {override}: {'.'.join(steps[:-1])} is no section of keys") from None
+            raise ConfigError(f"{override_name(override)}: {'.'.join(steps[:-1])} is no section of keys") from None
         _spell_out_model(tree)
-        given[steps] = f"--set {override}"
+        given[steps] = override_name(override)
     return tree, given
+
+
+def override_name(override: str) -> str:
+    """What messages call an override. Where storage options are, and a store's secret may be, it has no value."""
+    key, equals, _ = override.partition("=")
+    hidden = equals and {"input", "output", "storage"} & set(key.strip().split("."))
+    return f"--set {key}=…" if hidden else f"--set {override}"
 
 
 def _spell_out_model(tree: dict[str, Any]) -> None:

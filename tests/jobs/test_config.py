@@ -122,6 +122,23 @@ def test_a_wrong_override_is_named_as_such(tmp_path: Path, override: str, messag
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output.storge.secret=s3cr3t", "--set output.storge.secret=…: output: unknown key 'storge'"),
+        ("output.storage={secret: s3cr3t", "--set output.storage=…: line 1:"),
+        ("output.storage.secret.x=s3cr3t", "--set output.storage.secret.x=…: output.storage.secret is no section"),
+        ("input=s3cr3t", "--set input=…: input: must be a section of the keys path"),
+        ("inputs.storage.secret=s3cr3t", "--set inputs.storage.secret=…: unknown key 'inputs'"),
+        ("output.storage.=s3cr3t", "--set output.storage.=…: must be written key.key=value"),
+    ],
+)
+def test_a_wrong_override_does_not_tell_the_keys_of_a_store(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(job_file(tmp_path), ["output.storage.secret=x", override])
+    assert message in str(caught.value) and "s3cr3t" not in str(caught.value)
+
+
 def test_overrides_win_and_are_yaml(tmp_path: Path) -> None:
     overrides = [
         "model=smollm2-135m",

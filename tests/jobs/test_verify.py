@@ -81,4 +81,4 @@ def test_storage_options_come_from_the_job_file(out: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("command", ["verify", "compact"])
 def test_an_override_without_a_configuration_is_refused(out: Path, command: str) -> None:
     result = CliRunner().invoke(app, [command, str(out), "--set", "output.storage.anon=true"])
-    assert result.exit_code == 2 and "--set output.storage.anon=true: there is no configuration" in result.stderr
+    assert result.exit_code == 2 and "--set output.storage.anon=…: there is no configuration" in result.stderr

@@ -44,6 +44,9 @@ def report(
     dollars_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of an hour of everything that ran, in place of both.")
     ] = None,
+    fallback_dollars_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="The same, only where the job names neither a price nor a machine.")
+    ] = None,
     finetune_dollars: Annotated[
         float | None, typer.Option(min=0, help="What training and labels cost, for the break-even.")
     ] = None,
@@ -58,7 +61,9 @@ def report(
     catalog; how far one run is from the next needs 3 runs.
     """
     _, storage = storages(config, set_)
-    asked = Scenario(documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed)
+    asked = Scenario(
+        documents, read_prices(prices), machine, dollars_per_hour, finetune_dollars, seed, fallback_dollars_per_hour
+    )
     benchmark = None if compare is None else read_comparison(compare)
     planned = None if plan is None else _plan(plan)
     with output(json_) as out:

@@ -111,12 +111,14 @@ def run(
     """
     folder = Folder(job.output, Storage(job.output_storage))
     before = finished(folder)  # also: can this machine read the output, by which it is to judge?
+    placing = attach is None  # until the cluster has answered, it may have taken the job or be about to
     try:
         if attach is None:
             remote, attached = insist(lambda: place(cluster, submission), say)
         else:
             there = insist(lambda: known(cluster, attach, submission), say)
             remote, attached = there or RemoteJob(attach, State.PENDING), True
+        placing = False
         say(f"{'attached to' if attached else 'submitted'} job {remote.id} at {cluster.address}")
         if attached and remote.metadata.get(SETTINGS_KEY, submission.settings) != submission.settings:
             say("it was submitted with other settings of pool, units, run, limits, price or --env, and keeps them")
@@ -133,7 +135,7 @@ def run(
             return
         ended = follow(cluster, remote.id, write=lambda text: _write(out, text), say=say, every=every)
     except (KeyboardInterrupt, TerminatedError):
-        _interrupted(cluster, submission, stop_too)
+        _interrupted(cluster, submission, stop_too, placing)
         raise
     verdict = judge(job, settings.limits, before, finished(folder), ended)
     out.finish(
@@ -156,14 +158,17 @@ def _write(out: Output, text: str) -> None:
     out.console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def _interrupted(cluster: Cluster, submission: Submission, stop_too: bool) -> None:
+def _interrupted(cluster: Cluster, submission: Submission, stop_too: bool, placing: bool) -> None:
     if not stop_too:
         say("the job goes on; the same command attaches to it again")
         return
     say("stopping the job")
     try:
-        for job in stop(cluster, submission, say):
+        stopped = stop(cluster, submission, say, begun=placing)
+        for job in stopped:
             say(f"job {job.id}: {job.state}")
+        if not stopped:
+            say("no attempt of it runs there")
     except ClusterUnavailableError as error:
         say(f"{error}; the job may go on: `ray job list --address {cluster.address}` names it, `ray job stop` stops it")
 

@@ -79,6 +79,8 @@ def report_command(params: Params, partition: str) -> list[str]:
     command = [COMMAND, "report", located(params, partition)["output"], "--config", str(params["config"])]
     for override in params.get("set") or ():
         command += ["--set", override]
+    if params.get("dollars_per_hour"):  # as `cost` takes it: the configuration's own price wins
+        command += ["--fallback-dollars-per-hour", str(params["dollars_per_hour"])]
     return [*command, "--documents", str(params["documents"]), "--output", folder]
 
 
@@ -97,16 +99,17 @@ def _upper_end(planned: Mapping[str, Any], name: str) -> float:
     return float(planned[name] if high is None else high)
 
 
-def check_budget(dollars: float | None, budget: float | None) -> None:
-    """Raises `AirflowFailException` where the estimate is above the budget, or there is a budget and no price."""
-    if budget is None:
-        return
-    if dollars is None:
-        raise AirflowFailException(
-            f"budget_dollars is {budget:g}, and there is no price to estimate with: set `price` in the "
-            "configuration, or the parameter dollars_per_hour"
-        )
-    if dollars > budget:
+def check_cost(dollars: float | None, params: Params) -> None:
+    """Raises `AirflowFailException` where the estimate is above the budget, or there is no price and a budget or a
+    report is asked for: `hpd report` would refuse after everything was paid."""
+    budget, report = params.get("budget_dollars"), params.get("report") or None
+    for name, given in (("budget_dollars", budget), ("report", report)):
+        if dollars is None and given is not None:
+            raise AirflowFailException(
+                f"{name} is {given}, and there is no price to estimate with: set `price` in the configuration, or the "
+                "parameter dollars_per_hour"
+            )
+    if dollars is not None and budget is not None and dollars > budget:
         raise AirflowFailException(f"estimated at {dollars:.2f} dollars, above budget_dollars {budget:g}: not started")
 
 

@@ -21,13 +21,15 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError
 from hpd_commands import Params, located, partition_of, plan_command, verify_command
-from hpd_tasks import RETRY_DELAY, TIMEOUT, HpdOperator, PlanOperator, may_defer, waiting
+from hpd_tasks import FINAL, RETRY_DELAY, TIMEOUT, HpdOperator, PlanOperator, may_defer, waiting
 
 FOLDER = "/etc/hpd"
 #: What may stand in the command line of the job: KubeRay hands it to a shell.
 _PLAIN = re.compile(r"[\w./:=@%+,*{}-]+")
 #: KubeRay's last states of a job, and the one that is a success.
 COMPLETE, ENDED = "Complete", r"Complete|\w*Failed"
+#: How Ray's message about a driver that failed begins; KubeRay hands it on, and has no field for the code.
+_DRIVER_FAILED = re.compile(r"Job entrypoint command failed with exit code (\d+)")
 _POLL_SECONDS = 20.0
 #: For one look, and for which looks may fail one after another: those of the trigger, which may not be there.
 _LOOK_SECONDS, PATIENCE_SECONDS = 60.0, 300.0
@@ -46,10 +48,10 @@ def has_ended(status: str | None) -> bool:
     return status is not None and re.fullmatch(ENDED, status) is not None
 
 
-def look_words(name: str, namespace: str) -> list[str]:
-    """For `kubectl`: prints the kind of the RayJob and its status, nothing where there is no such job."""
-    path = "jsonpath={.kind} {.status.jobDeploymentStatus}"
-    return ["get", "rayjob", name, "--namespace", namespace, "--ignore-not-found", "-o", path]
+def look_words(name: str, namespace: str, path: str = "{.kind} {.status.jobDeploymentStatus}") -> list[str]:
+    """For `kubectl`: prints the kind of the RayJob and its status, or what else the `path` names, nothing where there
+    is no such job."""
+    return ["get", "rayjob", name, "--namespace", namespace, "--ignore-not-found", "-o", f"jsonpath={path}"]
 
 
 def stop_words(name: str, namespace: str) -> list[str]:
@@ -168,7 +170,7 @@ class RayJobOperator(BaseOperator):
             except KubectlError as error:
                 self.log.warning("RayJob %s may go on: %s", name, error)
             raise AirflowException(f"RayJob {name} took longer than {TIMEOUT}; what it committed stays")
-        return self._judge(name, None if state == waiting.GONE else state)
+        return self._judge(name, namespace, None if state == waiting.GONE else state)
 
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
         try:
@@ -215,20 +217,34 @@ class RayJobOperator(BaseOperator):
             else:
                 answered = time.monotonic()
                 if status is None or has_ended(status):
-                    return self._judge(name, status)
+                    return self._judge(name, namespace, status)
                 if status != before:
                     self.log.info("RayJob %s: %s", name, status or "not begun")
                     before = status
             time.sleep(_POLL_SECONDS)
 
-    def _judge(self, name: str, status: str | None) -> None:
-        """Whether the output is whole is for `verify` to say."""
+    def _judge(self, name: str, namespace: str, status: str | None) -> None:
+        """Whether the output is whole is for `verify` to say. A driver's code that is `FINAL` fails the task for good:
+        each try starts a cluster."""
         self._running = []
         if status is None:
             raise AirflowException(f"RayJob {name} was deleted while it ran; what it committed stays")
         self.log.info("RayJob %s: %s", name, status)
         if status != COMPLETE:
+            code = self._exit_code(name, namespace)
+            if code in FINAL:
+                raise AirflowFailException(f"RayJob {name}: its driver ended with {code}; a retry would too")
             raise AirflowException(f"RayJob {name} ended as {status}; what it committed stays")
+
+    def _exit_code(self, name: str, namespace: str) -> int | None:
+        """Of the driver of a RayJob that failed; None where nobody says, as when its submitter failed."""
+        try:
+            told = self._kubectl(*look_words(name, namespace, "{.status.message}"), seconds=_LOOK_SECONDS)
+        except KubectlError as error:
+            self.log.warning("nobody knows why RayJob %s failed: %s", name, error)
+            return None
+        found = _DRIVER_FAILED.match(told)
+        return int(found[1]) if found else None
 
     def _status(self, name: str, namespace: str) -> str | None:
         """Empty before KubeRay has looked at the job; None where there is no such job."""

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -64,6 +64,13 @@ def triggerer_runs() -> bool:
             return bool(json.load(answer)["triggerer"]["status"] == "healthy")
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return False
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """Makes an error of a redirect: urllib would hand the token to whichever host it leads to."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class Waiting(BaseTrigger):
@@ -214,11 +221,14 @@ def _ask(address: str, job: str, question: str = "", method: str = "GET") -> Any
         headers={"Authorization": f"Bearer {token}"} if token else {},
     )
     try:
-        with urlopen(request, timeout=ANSWER_SECONDS) as answer:
+        with build_opener(NoRedirects).open(request, timeout=ANSWER_SECONDS) as answer:
             return json.load(answer)
     except HTTPError as error:
         if error.code == 404:
             return None
+        if 300 <= error.code < 400:
+            host = urlsplit(error.headers.get("Location", "")).netloc or "another page"
+            raise RayRefusedError(f"{address} sends to {host}, where no token is taken") from error
         if error.code == 429 or error.code >= 500:
             raise RaySilentError(f"the Ray cluster at {address} is in trouble: HTTP {error.code}") from error
         raise RayRefusedError(f"the Ray cluster at {address} refuses: HTTP {error.code}") from error

@@ -21,7 +21,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferralError
 from hpd_commands import (
     Params,
-    check_budget,
+    check_cost,
     cost,
     follow_command,
     partition_of,
@@ -41,6 +41,12 @@ RETRY_DELAY = timedelta(seconds=float(os.environ.get("HPD_RETRY_SECONDS", "300")
 #: Exit codes of `hpd` that say the same however often it is tried: configuration or input, too many rows in error,
 #: damaged. All others (incomplete, unreachable, killed) are worth a retry, which goes on from what is committed.
 FINAL = (2, 3, 5)
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command line for the log. Of `--set KEY=VALUE` it has the key only: the value may be the secret of a store."""
+    pairs = zip(("", *command), command, strict=False)
+    return " ".join(f"{word.partition('=')[0]}=…" if before == "--set" else word for before, word in pairs)
 
 
 class HpdOperator(BaseOperator):
@@ -67,7 +73,7 @@ class HpdOperator(BaseOperator):
             os.killpg(process.pid, signal.SIGTERM)
 
     def run_hpd(self, command: Sequence[str]) -> dict[str, Any]:
-        self.log.info("running %s", " ".join(command))
+        self.log.info("running %s", shown(command))
         with self._started(command) as process:
             assert process.stdout is not None and process.stderr is not None
             relay = threading.Thread(target=self._relay, args=(process.stderr,), daemon=True)
@@ -164,7 +170,7 @@ class PlanOperator(HpdOperator):
         estimate = "cost unknown" if dollars is None else f"about {dollars:.2f} dollars"
         counts = f"{facts['rows']:,} rows in {facts['files']:,} files, {facts['units']:,} units"
         self.log.info("%s; %s rows left to do, %s", counts, f"{facts['rows_left']:,}", estimate)
-        check_budget(dollars, params.get("budget_dollars"))
+        check_cost(dollars, params)
         return {name: facts[name] for name in ("files", "units", "rows", "rows_left")} | {"dollars": dollars}
 
 

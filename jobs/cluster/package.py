@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -22,6 +22,8 @@ PACKAGES = ("hpd_core", "pipeline", "jobs", "conf")
 #: Ray refuses a working directory whose ZIP reaches 100 MiB. Counted before compression: weights do not compress.
 LIMIT_BYTES = 100 * 2**20
 _IGNORED = ("__pycache__", ".*", "*.pyc", "*.tmp", "node_modules")
+#: Where adapters ship, each in a folder of its own that is larger than all code together.
+_ADAPTERS = PurePosixPath("conf/adapters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def build(folder: Path, tree: Mapping[str, Any], config: JobConfig, job: JobSpec
     _check_model(config, origin)
     for name in PACKAGES:
         at = Path(str(import_module(name).__file__)).parent
-        shutil.copytree(at, folder / name, ignore=shutil.ignore_patterns(*_IGNORED))
+        shutil.copytree(at, folder / name, ignore=_left_out(at, name, config.model.adapter))
     written = copy.deepcopy(dict(tree))
     _section(written, "input").update(path=list(job.inputs), limit=job.limit)
     _section(written, "output").update(path=job.output)
@@ -63,6 +65,19 @@ def build(folder: Path, tree: Mapping[str, Any], config: JobConfig, job: JobSpec
     text = yaml.safe_dump(written, allow_unicode=True, sort_keys=False)
     (folder / CONFIG_IN_PACKAGE).write_text(text, encoding="utf-8")
     return measured(folder)
+
+
+def _left_out(at: Path, package: str, adapter: str) -> Callable[[str, list[str]], set[str]]:
+    """For `copytree` of a package that lies `at` some folder: what does not travel. Of adapters, all but the job's."""
+    ignored = shutil.ignore_patterns(*_IGNORED)
+    named = PurePosixPath(adapter.removeprefix("resource:"))
+
+    def names(folder: str, found: list[str]) -> set[str]:
+        place = PurePosixPath(package) / Path(folder).relative_to(at).as_posix()
+        others = {n for n in found if place == _ADAPTERS and place / n not in (named, *named.parents)}
+        return ignored(folder, found) | others
+
+    return names
 
 
 def measured(folder: Path, limit: int = LIMIT_BYTES) -> Package:

@@ -68,9 +68,9 @@ class RayJobs:
             except RuntimeError:
                 return ""  # not begun, or its node is gone: the state tells, and the log is no part of the verdict
 
-    def stop(self, id: str) -> None:
+    def stop(self, id: str) -> bool:
         with self._explained():
-            self._unless_unknown(lambda: self._client.stop_job(id))
+            return bool(self._unless_unknown(lambda: self._client.stop_job(id)))
 
     @staticmethod
     def _unless_unknown(ask: Callable[[], Any]) -> Any:

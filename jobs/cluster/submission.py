@@ -21,10 +21,13 @@ OUTPUT_KEY, SETTINGS_KEY = "hpd_output", "hpd_settings"
 _DECIDING = ("text", "model", "prompt", "decode", "confidence")
 #: A cluster that does not answer is asked again for so long, and a stopped job waited for.
 PATIENCE_SECONDS, STOP_SECONDS = 300.0, 60.0
+#: A job that the cluster may still be taking is looked for so long: Ray itself waits 10 s for an agent.
+APPEAR_SECONDS = 15.0
 #: A cluster in trouble is asked again for so long, so many seconds apart, before anything is followed.
 TROUBLE_SECONDS, TROUBLE_PAUSE = 60.0, 2.0
-#: The log is read whole each time: a long one is asked for less often than the state, and costs no more than this.
-LOG_BYTES_PER_SECOND = 100_000
+#: The log is read whole each time: a long one is asked for less often than the state, and costs no more than this. One
+#: that is not handed out is asked for again after `TROUBLE_SECONDS`, and for so many more when its job has ended.
+LOG_BYTES_PER_SECOND, LAST_LOG_SECONDS = 100_000, 120.0
 
 
 class ClusterError(JobError):
@@ -84,7 +87,9 @@ class Cluster(Protocol):
         """All that the job has written so far; empty where it has not begun."""
         ...
 
-    def stop(self, id: str) -> None: ...
+    def stop(self, id: str) -> bool:
+        """False where there is nothing to stop: not yet, or no longer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +218,6 @@ def follow(
     while True:
         try:
             job = cluster.job(id)
-            asked = job is not None and (job.state.ended or clock.now() >= log_due)
-            log = cluster.log(id) if asked else ""
         except ClusterUnavailableError as error:
             if clock.now() - answered > PATIENCE_SECONDS:
                 raise
@@ -227,22 +230,39 @@ def follow(
         if job.state is not state:
             state = job.state
             say(f"job {id}: {state}" + (f", {job.message}" if job.message else ""))
-        if len(log) > shown:
-            write(log[shown:])
-            shown = len(log)
-        if asked:
-            log_due = clock.now() + shown / LOG_BYTES_PER_SECOND
+        if job.state.ended or clock.now() >= log_due:
+            log = _log(cluster, job, say, clock)
+            if log is not None and len(log) > shown:
+                write(log[shown:])
+                shown = len(log)
+            log_due = clock.now() + (TROUBLE_SECONDS if log is None else shown / LOG_BYTES_PER_SECOND)
         if job.state.ended:
             return job
         clock.sleep(every)
 
 
+def _log(cluster: Cluster, job: RemoteJob, say: Callable[[str], None], clock: Clock) -> str | None:
+    """None where nobody hands it out, which says nothing of the job: its state was answered."""
+    end = clock.now() + (LAST_LOG_SECONDS if job.state.ended else 0.0)
+    try:
+        return insist(partial(cluster.log, job.id), say, passing=ClusterUnavailableError, end=end, clock=clock)
+    except ClusterUnavailableError as error:
+        say(f"{error}; the end of its log is not shown" if job.state.ended else f"{error}; its log comes later")
+        return None
+
+
 def stop(
-    cluster: Cluster, submission: Submission, say: Callable[[str], None], clock: Clock | None = None
+    cluster: Cluster,
+    submission: Submission,
+    say: Callable[[str], None],
+    clock: Clock | None = None,
+    *,
+    begun: bool = False,
 ) -> list[RemoteJob]:
     """Stops each attempt that has not ended and waits for its end; how they ended, or stand after `STOP_SECONDS`.
 
-    Raises `ClusterUnavailableError` where nobody answers for as long.
+    begun: a submission may be under way whose answer nobody waited for. Where no attempt runs, one is looked for over
+    `APPEAR_SECONDS`. Raises `ClusterUnavailableError` where nobody answers for `STOP_SECONDS`.
     """
     clock = clock or Clock()
     end = clock.now() + STOP_SECONDS
@@ -251,14 +271,21 @@ def stop(
         # A job that goes on costs money: silence is no reason to let it.
         return insist(ask, say, passing=ClusterUnavailableError, end=end, clock=clock)
 
-    running = [job for job in asked(cluster.jobs) if submission.attempt(job.id) and not job.state.ended]
-    for job in running:
-        asked(partial(cluster.stop, job.id))
+    def unended() -> list[RemoteJob]:
+        return [job for job in asked(cluster.jobs) if submission.attempt(job.id) and not job.state.ended]
+
+    running, appears = unended(), clock.now() + APPEAR_SECONDS
+    while begun and not running and clock.now() < appears:
+        clock.sleep(1)
+        running = unended()
+    heard = {job.id: asked(partial(cluster.stop, job.id)) for job in running}
     ended: list[RemoteJob] = []
     for job in running:
         now = asked(partial(cluster.job, job.id))
         while now is not None and not now.state.ended and clock.now() < end:
             clock.sleep(1)
+            # A job is listed before it has a process that could be told to stop.
+            heard[job.id] = heard[job.id] or asked(partial(cluster.stop, job.id))
             now = asked(partial(cluster.job, job.id))
         ended.append(now or job)
     return ended

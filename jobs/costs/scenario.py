@@ -17,6 +17,7 @@ class Scenario:
 
     documents: rows of the corpus. dollars_per_hour, machine: of everything that the run used; None for what its
     configuration says. finetune_dollars: what training and labels cost; None where it is not known.
+    fallback_dollars_per_hour: of everything, where the configuration says nothing.
     """
 
     documents: float
@@ -25,6 +26,7 @@ class Scenario:
     dollars_per_hour: float | None = None
     finetune_dollars: float | None = None
     seed: int = 0
+    fallback_dollars_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def _price_classes(run: MeasuredRun, asked: Scenario) -> PriceClasses:
         return PriceClasses(
             None, {"as configured": float(price["dollars_per_hour"]) * machines}, "price.dollars_per_hour of the job"
         )
+    if name is None and asked.fallback_dollars_per_hour is not None:
+        return PriceClasses(None, {"as given": asked.fallback_dollars_per_hour}, "--fallback-dollars-per-hour")
     if name is None:
         raise JobError(f"{run.name}: its job has no price; give --dollars-per-hour or --machine")
     known = asked.prices.machines

@@ -19,7 +19,7 @@ UNIT = 50
 
 
 def job_file(world: World, model: Path) -> Path:
-    """The job's YAML, with the keys of the store in it. price: so that a budget can be held against it."""
+    """The job's YAML, with the keys of the store in it, and without a price."""
     storage = options(world.server.endpoint)
     tree = {
         "input": {"storage": storage},
@@ -32,7 +32,6 @@ def job_file(world: World, model: Path) -> Path:
         "units": {"rows": UNIT},
         "run": {"max_rounds": 1},
         "limits": {"max_error_rate": 0.5},
-        "price": {"dollars_per_hour": 1.0},
     }
     path = model.parent / "job.yaml"
     path.write_text(yaml.safe_dump(tree))

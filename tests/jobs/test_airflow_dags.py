@@ -120,7 +120,12 @@ def test_the_command_lines_are_options_of_the_command(catalog: ModuleType, comma
     assert made["plan"][2:] == [*job, "--set", "run.ray_address=auto", "--json", "--throughput", "20.5"]
     assert made["verify"][2] == "s3://bucket/enriched/date=2026-11-30/" and "--sample" in made["verify"]
     about = ["--config", "/opt/hpd/job.yaml", "--set", "pool.max_size=4"]
-    assert made["report"][3:] == [*about, "--documents", "1000000", "--output", "/reports/2026-11-30"]
+    ends = ["--documents", "1000000", "--output", "/reports/2026-11-30"]
+    assert made["report"][3:] == [*about, *ends]
+    # As the budget was held against it: where the configuration has no price.
+    priced = commands.report_command(params | {"dollars_per_hour": 3}, "2026-11-30")
+    assert priced[3:] == [*about, "--fallback-dollars-per-hour", "3", *ends]
+    known["report"].make_context("report", priced[2:])
 
 
 def test_the_partition_is_the_parameter_or_the_date_of_the_run(catalog: ModuleType, commands: ModuleType) -> None:
@@ -156,6 +161,16 @@ def test_a_task_returns_the_object_and_relays_the_log(
     hpd.orders(submit=(0, {"complete": True}))
     assert catalog.dag.tasks["extract"].execute(context(catalog)) == {"complete": True}
     assert "some progress" in caplog.text and "running " in caplog.text
+
+
+def test_the_log_has_no_value_of_set(catalog: ModuleType, hpd: FakeHpd, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    hpd.orders(submit=(0, {}), verify=(0, {}), report=(0, {}), validate=(0, VALIDATED), plan=(0, PRICED))
+    keys = ["output.storage.secret=s3cr3t", "input={storage: {secret: s3cr3t=}}"]
+    for task in catalog.dag.tasks.values():
+        task.execute(context(catalog, set=keys, report="/r"))
+    assert all(keys[0] in call and keys[1] in call for call in hpd.calls()) and len(hpd.calls()) == 5
+    assert "s3cr3t" not in caplog.text and caplog.text.count("--set output.storage.secret=… --set input=…") == 5
 
 
 def test_killing_a_task_ends_its_command(catalog: ModuleType, hpd: FakeHpd) -> None:
@@ -237,6 +252,10 @@ def test_a_budget_stops_what_is_above_it_and_what_nobody_can_estimate(catalog: M
         planned(catalog, budget_dollars=7)  # without a price everything seems free
     with pytest.raises(AirflowFailException, match=r"15\.00 dollars, above budget_dollars 7: not started"):
         planned(catalog, budget_dollars=7, dollars_per_hour=5)  # what the message told to set
+    with pytest.raises(AirflowFailException, match=r"report is /r, and there is no price .* dollars_per_hour"):
+        planned(catalog, report="/r")  # `hpd report` would refuse, after everything was paid
+    assert planned(catalog, report="/r", dollars_per_hour=5)["dollars"] == 15.0
+    assert planned(catalog, report="")["dollars"] is None and planned(catalog)["dollars"] is None
     hpd.orders(validate=(2, VALIDATED))
     with pytest.raises(AirflowFailException, match="hpd validate ended with 2"):
         planned(catalog)

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import ModuleType
@@ -23,10 +24,12 @@ JOB = "hpd-feed-1"
 @dataclass
 class JobServer:
     """A job server whose job goes through `states`, the last one for ever; a number is an HTTP status in their place.
-    Also Airflow's health. asked: what it was asked, with the token that came along."""
+    Also Airflow's health. elsewhere: where a redirect leads. asked: what it was asked, with the token that came
+    along."""
 
     states: list[str | int] = field(default_factory=list)
     triggerer: str | None = "healthy"
+    elsewhere: str = ""
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     port: int = 0
 
@@ -44,14 +47,16 @@ class JobServer:
         return (state, None) if isinstance(state, int) else (200, {"status": state})
 
 
-@pytest.fixture
-def server() -> Iterator[JobServer]:
+@contextmanager
+def serving() -> Iterator[JobServer]:
     made = JobServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, facts = made.answer(self.command, self.path, self.headers["Authorization"])
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", made.elsewhere)
             self.end_headers()
             self.wfile.write(json.dumps(facts).encode())
 
@@ -64,6 +69,12 @@ def server() -> Iterator[JobServer]:
     threading.Thread(target=http.serve_forever, daemon=True).start()
     yield made
     http.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[JobServer]:
+    with serving() as made:
+        yield made
 
 
 def fired(module: ModuleType, address: str, seconds: float = 60.0) -> list[dict[str, str]]:
@@ -100,6 +111,22 @@ def test_the_trigger_fires_once_when_the_job_has_ended(
     server.states = list(states)
     assert fired(tasks.waiting, server.address) == [{"job": JOB, "address": server.address, "state": state}]
     assert server.asked == [("GET", f"/api/jobs/{JOB}", "Bearer secret")] * len(states)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_token_follows_no_redirect(
+    tasks: ModuleType, server: JobServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    """As of a dashboard behind a proxy that wants a login first."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    monkeypatch.setattr(tasks.waiting, "PATIENCE_SECONDS", 0.1)
+    with serving() as login:
+        login.states = ["SUCCEEDED"]
+        server.states, server.elsewhere = [status], f"{login.address}/api/jobs/{JOB}?state=odd"
+        assert [event["state"] for event in fired(tasks.waiting, server.address)] == ["REFUSED"]
+        assert len(server.asked) == 1 and login.asked == []
+        assert f"{server.address} sends to 127.0.0.1:{login.port}, where no token is taken" in caplog.text
+        assert "state=odd" not in caplog.text
 
 
 def test_the_wait_is_bounded_with_a_job_that_runs_and_with_a_cluster_that_is_silent(

@@ -60,13 +60,13 @@ def test_rayjobs_of_other_outputs_have_other_names_and_nothing_is_read_by_a_shel
 
 def extracted(kuberay: ModuleType, folder: Path, *states: str) -> list[tuple[str, ...]]:
     """What kubectl was asked while the RayJob went through `states`, each as kubectl prints it, the first before it is
-    applied. Raises what the task does."""
+    applied; what it prints afterwards is empty. Raises what the task does."""
     (folder / "job.yaml").write_text("text: {template: x}\n")
     asked, told = [], iter(states)
 
     def kubectl(*words: str, **_: object) -> str:
         asked.append(words)
-        return next(told) if words[0] == "get" else ""
+        return next(told, "") if words[0] == "get" else ""
 
     task = kuberay.dag.tasks["extract"]
     task._kubectl = kubectl
@@ -101,6 +101,31 @@ def test_a_rayjob_that_failed_or_is_gone_fails_the_task(
     monkeypatch.setattr(kuberay, "_POLL_SECONDS", 0.0)
     with pytest.raises(AirflowException, match=rf"RayJob hpd-2026-11-30-\w+ {why}"):
         extracted(kuberay, tmp_path, *states)
+
+
+@pytest.mark.parametrize(
+    ("message", "final"),
+    [
+        ("Job entrypoint command failed with exit code 2, last available logs (truncated to 20,000 chars):", True),
+        ("Job entrypoint command failed with exit code 3. No logs available.", True),
+        ("Job entrypoint command failed with exit code 4, last available logs (truncated to 20,000 chars):", False),
+        ("Job entrypoint command failed with exit code 23. No logs available.", False),
+        ("Job submission has failed. Reason: BackoffLimitExceeded", False),
+        ("some driver said: Job entrypoint command failed with exit code 2", False),
+        ("", False),
+        ("1", False),  # kubectl's own
+    ],
+)
+def test_a_driver_that_refused_its_job_starts_no_further_cluster(
+    kuberay: ModuleType, kubectl: FakeKubectl, tmp_path: Path, message: str, final: bool
+) -> None:
+    task, about, wait = applied(kuberay, kubectl, tmp_path)
+    kubectl.states(message)
+    with pytest.raises(AirflowException) as caught:
+        task.resume_execution(wait.method_name, {"event": {"state": "Failed"}}, about)
+    assert isinstance(caught.value, AirflowFailException) is final  # which Airflow does not try again
+    [asked] = kubectl.asked()
+    assert asked[:2] == ["get", "rayjob"] and asked[-1] == "jsonpath={.status.message}"
 
 
 def applied(kuberay: ModuleType, kubectl: FakeKubectl, folder: Path) -> tuple[Any, dict[str, Any], TaskDeferred]:

@@ -455,6 +455,19 @@ def test_prices_of_a_file_or_of_the_command_line_win(folder: Path, tmp_path: Pat
     assert given["estimate"]["dollars"] == pytest.approx(own["estimate"]["dollars"] / 7)
 
 
+def test_the_fallback_is_the_price_of_a_job_without_one_and_of_no_other(folder: Path, tmp_path: Path) -> None:
+    def price(name: str, run: Path, *options: object) -> tuple[float, str]:
+        facts = facts_of(tmp_path / name, run, "--fallback-dollars-per-hour", 5, *options)
+        return facts["prices"][0]["dollars_per_hour"], facts["price_source"]
+
+    free = write_output(tmp_path / "free", price={})
+    assert price("a", free) == (5, "--fallback-dollars-per-hour")
+    assert price("b", free, "--dollars-per-hour", 3) == (3, "--dollars-per-hour")
+    assert price("c", free, "--machine", "laptop-2-core")[0] == pytest.approx(0.1)
+    assert price("d", folder / "run0")[0] == pytest.approx(0.1)
+    assert price("e", write_output(tmp_path / "own", price={"dollars_per_hour": 2}))[0] == 2
+
+
 def test_an_output_of_an_older_version_is_reported_as_far_as_it_goes(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "run0", tmp_path / "old")
     path = tmp_path / "old/_manifest/job.json"

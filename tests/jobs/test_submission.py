@@ -10,6 +10,7 @@ import pytest
 
 from jobs.cluster.package import located
 from jobs.cluster.submission import (
+    APPEAR_SECONDS,
     LOG_BYTES_PER_SECOND,
     PATIENCE_SECONDS,
     STOP_SECONDS,
@@ -165,6 +166,41 @@ def test_silence_is_borne_for_a_while_and_said() -> None:
     assert PATIENCE_SECONDS < time.seconds <= PATIENCE_SECONDS + 10
 
 
+@dataclass
+class NoLog(FakeCluster):
+    """Knows each state at once, and has no log before the so many-th question, which takes a minute."""
+
+    answers: int = 10**9
+    time: FakeTime = field(default_factory=FakeTime)
+
+    def log(self, id: str) -> str:
+        self.read.append(self.looks)
+        if len(self.read) < self.answers:
+            self.time.seconds += 60
+            raise ClusterUnavailableError("no answer in time")
+        return "the end\n"
+
+
+def test_a_log_that_nobody_hands_out_is_no_silence_of_the_cluster() -> None:
+    cluster = NoLog(script=(RUNNING,) * 1000 + (SUCCEEDED,))
+    cluster.add("hpd-feed-1", RUNNING)
+    job, written, said = followed(cluster, cluster.time)
+    assert job is not None and job.state is SUCCEEDED and written == ""
+    assert cluster.time.seconds > 10 * PATIENCE_SECONDS
+    assert said[-1] == "no answer in time; the end of its log is not shown"
+    # One question for each minute of the state's answers, not one in front of each.
+    late = said.count("no answer in time; its log comes later")
+    assert 1000 / 14 < late < 1000 / 11, late
+
+
+def test_the_log_of_a_job_that_has_ended_is_asked_for_again() -> None:
+    cluster = NoLog(script=(SUCCEEDED,), answers=2)
+    cluster.add("hpd-feed-1", RUNNING)
+    job, written, said = followed(cluster, cluster.time)
+    assert job is not None and written == "the end\n" and cluster.read == [1, 1]
+    assert said[-1] == "no answer in time; asking again"
+
+
 def test_stopping_stops_every_attempt_that_runs_and_waits() -> None:
     cluster = FakeCluster(script=())
     cluster.add("hpd-feed-1", FAILED)
@@ -174,11 +210,43 @@ def test_stopping_stops_every_attempt_that_runs_and_waits() -> None:
     assert cluster.stopped == ["hpd-feed-2"]
 
     class Deaf(FakeCluster):
-        def stop(self, id: str) -> None: ...
+        def stop(self, id: str) -> bool:
+            return True
 
     deaf, time = Deaf(script=()), FakeTime()
     deaf.add("hpd-feed-1", RUNNING)
     assert [job.state for job in stop(deaf, JOB, print, time.clock)] == [RUNNING] and 55 < time.seconds < 65
+
+
+def test_a_job_that_is_listed_before_it_can_be_stopped_is_told_again() -> None:
+    cluster, time = FakeCluster(script=(), deaf=3), FakeTime()
+    cluster.add("hpd-feed-1", State.PENDING)
+    assert [job.state for job in stop(cluster, JOB, print, time.clock)] == [STOPPED]
+    assert cluster.stopped == ["hpd-feed-1"] and time.slept == [1.0] * 3
+
+
+@dataclass
+class Late(FakeCluster):
+    """Takes a submission only at the so many-th time that it is asked for its jobs."""
+
+    takes: int = 3
+
+    def jobs(self) -> Sequence[RemoteJob]:
+        self.takes -= 1
+        if self.takes == 0:
+            self.add("hpd-feed-1", State.PENDING)
+        return super().jobs()
+
+
+def test_a_submission_that_the_cluster_takes_after_it_was_interrupted_is_stopped() -> None:
+    cluster, time = Late(script=()), FakeTime()
+    assert [(job.id, job.state) for job in stop(cluster, JOB, print, time.clock, begun=True)] == [
+        ("hpd-feed-1", STOPPED)
+    ]
+    assert time.slept == [1.0] * 2
+    nothing = Late(script=(), takes=10**9)
+    assert stop(nothing, JOB, print, time.clock, begun=False) == [] and time.seconds == 2
+    assert stop(nothing, JOB, print, time.clock, begun=True) == [] and time.seconds == 2 + APPEAR_SECONDS
 
 
 @dataclass
@@ -200,9 +268,9 @@ class Troubled(FakeCluster):
         self._first("job")
         return super().job(id)
 
-    def stop(self, id: str) -> None:
+    def stop(self, id: str) -> bool:
         self._first("stop")
-        super().stop(id)
+        return super().stop(id)
 
 
 def test_trouble_while_a_job_is_stopping_is_borne_for_a_while() -> None:

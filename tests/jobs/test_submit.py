@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -82,6 +82,7 @@ def test_the_package_is_the_same_job_in_another_folder(
     assert {path.split("/")[0] for path in names} == {"hpd_core", "pipeline", "jobs", "conf", "job"}
     assert not [name for name in names if "__pycache__" in name or "/." in name or name.endswith(".pyc")]
     assert {"jobs/extract.py", "conf/models.yaml", "jobs/templates"} <= names
+    assert "conf/adapters/smollm2-135m-ave/adapter_model.safetensors" in names
 
     monkeypatch.chdir(package.folder)
     there = compose(load_config("job/job.yaml"), "job/job.yaml")
@@ -89,6 +90,34 @@ def test_the_package_is_the_same_job_in_another_folder(
     assert (there.limit, there.pool.cpus, there.ray_address) == (7, 2, "auto")
     assert there.input_storage == {"secret": "s3cr3t-of-the-command"} and there.output_storage["key"] == "someone"
     assert (there.reader.facts(), there.decoder) == (mine.reader.facts(), mine.decoder)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "kept"),
+    [
+        ("resource:conf/adapters/a", {"a"}),
+        ("resource:conf/adapters/b/", {"b"}),
+        ("resource:conf/adapters/b/epoch-3", {"b"}),
+        ("resource:elsewhere/adapters/a", set()),
+        ("/models/adapters/a", set()),
+        ("", set()),
+    ],
+)
+def test_of_the_adapters_only_the_one_that_the_job_names_travels(
+    job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: str, kept: set[str]
+) -> None:
+    settings = load_config(job_file)
+    mine = located(compose(settings, job_file))
+    settings = settings.model_copy(update={"model": replace(settings.model, adapter=adapter)})
+    for name in ("a", "b"):
+        (tmp_path / "conf/adapters" / name).mkdir(parents=True)
+        (tmp_path / "conf/adapters" / name / "weights").write_bytes(b"x")
+    for name in ("__init__.py", "models.yaml"):
+        (tmp_path / "conf" / name).touch()
+    monkeypatch.setattr("conf.__file__", str(tmp_path / "conf/__init__.py"))
+    package = build(tmp_path / "package", config_tree(job_file), settings, mine, job_file)
+    assert {path.parent.name for path in package.folder.rglob("weights")} == kept
+    assert (package.folder / "conf/models.yaml").exists()
 
 
 def test_python_of_the_package_runs_the_packaged_code(job_file: Path, tmp_path: Path) -> None:
@@ -314,16 +343,39 @@ def test_an_interrupt_stops_the_job_only_where_that_was_asked_for(
     assert ("job hpd-feed-1: STOPPED" if stop_too else "the same command attaches to it again") in said
 
 
+def test_an_interrupt_while_the_job_is_submitted_stops_what_the_cluster_takes_afterwards(
+    spec: JobSpec, job_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Slow(FakeCluster):
+        listed = 0
+
+        def submit(self, id: str, submission: Submission) -> bool:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)  # the signal ends this
+            return True
+
+        def jobs(self) -> Sequence[RemoteJob]:
+            self.listed += 1
+            if self.listed == 3:  # after `place` and the first look of `stop`
+                self.add("hpd-feed-1", State.PENDING)
+            return super().jobs()
+
+    cluster = Slow(script=())
+    with pytest.raises(TerminatedError), terminable():
+        submit_to(cluster, spec, job_file, stop_too=True)
+    assert cluster.stopped == ["hpd-feed-1"] and "job hpd-feed-1: STOPPED" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize(("number", "again", "code"), [(signal.SIGTERM, True, 4), (signal.SIGINT, False, 130)])
 def test_a_second_sigterm_does_not_keep_the_job_from_being_stopped(
     job_file: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, again: bool, code: int
 ) -> None:
     class Impatient(FakeCluster):
-        def stop(self, id: str) -> None:
+        def stop(self, id: str) -> bool:
             if again:
                 os.kill(os.getpid(), number)
-            super().stop(id)
+            return super().stop(id)
 
     def at_look(look: int) -> None:
         if look == 1:

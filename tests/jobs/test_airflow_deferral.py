@@ -119,11 +119,10 @@ def test_the_token_follows_no_redirect(
 ) -> None:
     """As of a dashboard behind a proxy that wants a login first."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    monkeypatch.setattr(tasks.waiting, "PATIENCE_SECONDS", 0.1)
     with serving() as login:
         login.states = ["SUCCEEDED"]
         server.states, server.elsewhere = [status], f"{login.address}/api/jobs/{JOB}?state=odd"
-        assert [event["state"] for event in fired(tasks.waiting, server.address)] == ["REFUSED"]
+        assert [event["state"] for event in fired(tasks.waiting, server.address, seconds=1)] == ["REFUSED"]
         assert len(server.asked) == 1 and login.asked == []
         assert f"{server.address} sends to 127.0.0.1:{login.port}, where no token is taken" in caplog.text
         assert "state=odd" not in caplog.text

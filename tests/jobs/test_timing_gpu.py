@@ -142,7 +142,7 @@ def test_steps_are_timed_with_their_planning_and_without_prefixes(monkeypatch: p
     monkeypatch.setattr(decode, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     model, plan = gpu_work.random_model(gpu_work.TINY, torch.float32, torch.device("cpu")), gpu_work.FEW
     counts = Counts()
-    decoder = Decoder(model, plan.settings, frozenset({0}), graphs=False)
+    decoder = Decoder(model, plan.settings, frozenset({0}), graphs=False, copies=0)
     decoder.decode(plan.prompts(64)[:1], counts, [[[1, 2, 3]] * plan.attributes])
     assert (counts.steps, counts.decode_seconds, counts.prefill_seconds) == (2, 22, 111)
 

@@ -127,7 +127,7 @@ def test_nothing_to_decode_starts_no_ray_and_measures_nothing(
     write(tmp_path / "empty/a.parquet", {"title": []})
     assert run(replace(spec, inputs=(str(tmp_path / "empty"),))).complete
     facts = json.loads((tmp_path / "out/run.json").read_text())["facts"]
-    assert sizes(DecodeSettings(**facts["decoder"]["settings"])) == (512, 1024, None)
+    assert sizes(DecodeSettings(**facts["decoder"]["settings"])) == sizes(DecodeSettings())
 
 
 def test_nothing_is_measured_on_a_ray_that_does_not_hold_the_units(

@@ -33,6 +33,8 @@ class Report:
             self.facts["left_out"][name] = "no time left"
             return None
         late = threading.Event()
+        # Libraries put handlers of their own in its place, and leave them there (Ray Train).
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         bell = threading.Timer(left + self._grace, _stop, [late])
         bell.daemon = True
         bell.start()
@@ -46,6 +48,7 @@ class Report:
             self.facts["left_out"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
         finally:
             bell.cancel()
+            signal.signal(signal.SIGINT, handler)
         return None
 
     def write(self) -> None:

@@ -70,6 +70,16 @@ def test_a_part_without_an_end_is_stopped_and_what_is_known_stays(tmp_path: Path
 
 
 def test_whoever_interrupts_is_not_held_up(tmp_path: Path) -> None:
+    """Whatever handler a library has left: it is back behind the part."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _interrupted(tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Report({}, 60, tmp_path).attempt("long", partial(signal.raise_signal, signal.SIGINT))
 

@@ -30,7 +30,7 @@ from jobs.options import (
 )
 from jobs.scores.dataset import read_benchmark
 from jobs.scores.pages import benchmark_page, write_page
-from jobs.timing.engines import OPTIONAL, PEERS, REFERENCE, ablations, contenders, peer_engines
+from jobs.timing.engines import BATCHES, OPTIONAL, PEERS, REFERENCE, ablations, contenders, peer_engines
 from jobs.timing.plot import LABELS, LINE, charts
 from jobs.timing.series import PeerSettings, Series, run_series
 from jobs.timing.shapes import Lengths, Shape, catalog_shape, dataset_shape
@@ -109,7 +109,7 @@ def benchmark(
         raise JobError(f"--lengths {lengths}: must be one of {', '.join(Lengths)}")
     how = how if lengths is None else Lengths(lengths)
     others = _peers(peers, how, ablation, peers_precision)
-    known = [*OPTIONAL, *(engine.name for engine in peer_engines(others))]
+    known = [*OPTIONAL, *BATCHES, *(engine.name for engine in peer_engines(others))]
     for name in skip or ():
         if name not in known:
             raise JobError(f"--skip {name!r}: must be one of {', '.join(known)}")

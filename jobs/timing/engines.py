@@ -64,12 +64,9 @@ CONTENDERS = (
     Engine("per-attribute-cached", 128),
     Engine("per-attribute-continuous"),
 )
-#: Names and labels (one batch of an engine) that may be left out.
-OPTIONAL = tuple(
-    dict.fromkeys(
-        [e.name for e in CONTENDERS if e.name not in ESSENTIAL] + [e.label for e in CONTENDERS if e != Engine(HPD)]
-    )
-)
+#: Names that may be left out, and labels of single batches.
+OPTIONAL = tuple(dict.fromkeys(e.name for e in CONTENDERS if e.name not in ESSENTIAL))
+BATCHES = tuple(e.label for e in CONTENDERS if e.batch)
 #: Engines whose answers must be forced: the prompt asks for every key, or they cannot end after a number of lines.
 NEED_FORCED = frozenset({PRESENT, "ar-continuous", "ar-present-continuous", "per-attribute-continuous"})
 #: Engines with one sequence per document; the others have one per document and attribute.

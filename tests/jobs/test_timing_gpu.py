@@ -73,15 +73,11 @@ def test_whoever_interrupts_is_not_held_up(tmp_path: Path) -> None:
     """Whatever handler a library has left: it is back behind the part."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _interrupted(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            Report({}, 60, tmp_path).attempt("long", partial(signal.raise_signal, signal.SIGINT))
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        Report({}, 60, tmp_path).attempt("long", partial(signal.raise_signal, signal.SIGINT))
 
 
 def test_what_fails_or_has_no_time_is_left_out_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

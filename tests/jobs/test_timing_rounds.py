@@ -110,6 +110,9 @@ def test_what_needs_an_engine_that_was_left_out_is_not_there() -> None:
     assert [row["ratio_to_ar_batch_1"] for row in facts["engines"]] == [None] * 5
     assert facts["steps"] is None and set(facts["hpd_against"]) == {"ar_best", "ar_present_best", "other_best"}
     assert facts["ar_best"] == "ar, batch 8"
+    whole = report("comparison", facts)
+    assert "batch 1:" not in markdown(whole) and "| – | 5.00 |" in markdown(whole)
+    assert '<td class="n">–</td><td class="n">5.00</td>' in benchmark_page(whole, charts(whole), LABELS, LINE)
 
 
 def test_an_ablation_says_how_many_times_as_fast_an_optimisation_makes_it() -> None:

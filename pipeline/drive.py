@@ -142,7 +142,9 @@ def _lost_receipt(
     its ledger knows that the unit was decoded, else another driver's."""
     record = prepared.output.read_record(unit.object_name(fingerprint))
     ours = any(attempt.finished for attempt in (attempts or {}).get(unit.name, {}).values())
-    return None if record is None else Receipt(unit, record, fresh=ours)
+    if record is None or record.unit.key != unit.key:  # another's of the same name: `commit` says so at the next try
+        return None
+    return Receipt(unit, record, fresh=ours)
 
 
 def _spent(job: JobSpec, started: float) -> bool:

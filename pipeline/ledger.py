@@ -41,15 +41,13 @@ class Ledger:
     """{unit name: {attempt id: Attempt}}; run as a Ray actor with `num_cpus=0`.
 
     restarted: one before this was lost, so that there may be attempts that this one knows nothing of.
-    clock: seconds; its own, since clocks of hosts differ.
+    clock: seconds; its own, since clocks of hosts differ. _open: attempts without an end, when they were last heard.
     """
 
     restarted: bool = False
     clock: Callable[[], float] = time.monotonic
     attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
-    _open: dict[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # attempts without an end: when they were last heard
+    _open: dict[tuple[str, str], float] = field(default_factory=dict)
     _loads: int = 0
     _heard: float = 0.0
 
@@ -63,7 +61,7 @@ class Ledger:
         self._loads, self._heard = self._loads + 1, self.clock()
 
     def loaded(self) -> None:
-        """A load ended, well or not."""
+        """A load ended, well or not, as whatever else is told shows of an earlier one."""
         self._loads, self._heard = 0, self.clock()
 
     def spend(self, unit: str, attempt: str, tokens: int, rows: Rows | None = None) -> None:
@@ -71,7 +69,7 @@ class Ledger:
         mine = self.attempts.setdefault(unit, {}).setdefault(attempt, Attempt())
         mine.tokens += tokens
         mine.rows = rows or mine.rows
-        self._loads, self._heard = 0, self.clock()
+        self.loaded()
         self._open[unit, attempt] = self._heard
 
     def finish(self, unit: str, attempt: str) -> tuple[int, int]:
@@ -85,7 +83,7 @@ class Ledger:
     def fail(self, unit: str, attempt: str) -> None:
         """The attempt ended, and its actor did not."""
         self._open.pop((unit, attempt), None)
-        self._loads, self._heard = 0, self.clock()
+        self.loaded()
 
     def hung(self, unit: str, seconds: float) -> bool:
         """Whether an attempt of the unit went on with one pack for so many seconds without an end."""

@@ -204,8 +204,8 @@ def _failures(left: list[Unit], work: Work) -> list[str]:
     """What stands against the run, apart from bad files, one line each."""
     lines = by_file(work.given_up)
     if left and (work.stopped or not work.given_up):
-        why = "the budget was spent" if work.stopped else "they are not committed, although nothing failed"
-        why = work.stalled or why
+        spent = "the budget was spent" if work.stopped else "they are not committed, although nothing failed"
+        why = work.stalled or spent
         lines.append(f"{sum(u.rows for u in left)} rows in {len(left)} units are left: {why}")
     return lines
 

@@ -374,6 +374,19 @@ def test_only_what_this_run_decoded_is_its_own_work(tmp_path: Path, lossy: Simpl
     assert len(work.committed) == 3 and [r.unit.key for r in work.fresh] == [first.key] and not work.stopped
 
 
+def test_a_record_of_another_unit_under_its_name_is_none_of_a_lost_unit(
+    tmp_path: Path, lossy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names tell URIs apart by 32 bits of a hash: what `commit` refuses is not taken here either."""
+    spec = job(tmp_path, shards(tmp_path / "in", 1))
+    driven(spec, lossy)
+    first, second, _ = lossy.prepared.plan.units
+    found = lossy.prepared.output.read_record(first.object_name(lossy.fingerprint))
+    monkeypatch.setattr(OutputFolder, "read_record", lambda *_: found)
+    of_first, of_second = (drive._lost_receipt(lossy.prepared, u, lossy.fingerprint, None) for u in (first, second))
+    assert of_first is not None and of_first.record == found and of_second is None
+
+
 def test_a_spent_budget_does_not_ask_the_store_for_what_was_not_tried(
     tmp_path: Path, lossy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,8 +98,7 @@ def _roofline(
         generated, source = max(1.0, counted.generated_tokens / counted.slots), "counted in --run"
     else:
         generated, source = TOKENS_PER_VALUE, "an assumption"
-    prefix, prompt, slots = (sample[f"{n}_per_document"] for n in ("prefix_tokens", "prompt_tokens", "attributes"))
-    work = Workload(prefix, prompt, slots, generated, decoder.settings.max_value_tokens)
+    work = Workload.of_sample(sample, generated, decoder.settings.max_value_tokens)
     kind = KINDS.get(decoder.model.quantization)
     return {
         "work": asdict(work),

@@ -151,14 +151,14 @@ def on_paper(
     """Published models, those of conf/shapes.yaml, on machines whose data sheet is known: what `hpd plan --roofline`
     tells, for the documents of the plan or those that were measured. Weights and products in 16 bits."""
     decode = total(run.metrics for run in runs).decode
-    if plan is None:
-        each = [decode.prefix_tokens + decode.cached_tokens, decode.prompt_tokens, decode.slots]
-        prefix, prompt, slots = (count / decode.documents for count in each)
-    else:
-        names = ("prefix_tokens", "prompt_tokens", "attributes")
-        prefix, prompt, slots = (float(plan["sample"][f"{name}_per_document"]) for name in names)
     longest = int(runs[0].run["facts"]["decoder"]["settings"]["max_value_tokens"])
-    work = Workload(prefix, prompt, slots, max(1.0, decode.generated_tokens / decode.slots), longest)
+    generated = max(1.0, decode.generated_tokens / decode.slots)
+    if plan is None:
+        each = (decode.prefix_tokens + decode.cached_tokens, decode.prompt_tokens, decode.slots)
+        prefix, prompt, slots = (count / decode.documents for count in each)
+        work = Workload(prefix, prompt, slots, generated, longest)
+    else:
+        work = Workload.of_sample(plan["sample"], generated, longest)
     rows = estimates(model_shapes().values(), machines, work, each=WIDTH, share=ROOF_SHARE)
     return {"work": asdict(work), "share": ROOF_SHARE, "rows": rows}
 

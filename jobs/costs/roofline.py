@@ -46,6 +46,13 @@ class Workload:
     generated: float
     longest: int
 
+    @classmethod
+    def of_sample(cls, sample: Mapping[str, Any], generated: float, longest: int) -> Workload:
+        """sample: of `hpd plan`."""
+        names = ("prefix_tokens", "prompt_tokens", "attributes")
+        prefix, prompt, slots = (float(sample[f"{name}_per_document"]) for name in names)
+        return cls(prefix, prompt, slots, generated, longest)
+
     @property
     def fed(self) -> float:
         """Rows of all its values."""

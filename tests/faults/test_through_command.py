@@ -5,52 +5,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner, Result
 
-import jobs.extract
-from jobs.cli import app
-from pipeline.job import UnitCaps
 from pipeline.manifest import OutputFolder
 from pipeline.storage import Storage
 from pipeline.verify import verify
 from tests.faults.jobs import assert_exact_in_store, stored
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.faults.server import INPUT, OUTPUT, PUBLIC, REGION, SECRETS, WRITER, Server, options
-from tests.pipeline.fakes import PRODUCT, SPEC, ByteEncoder, HashDecoders, TitleReader
-from tests.pipeline.helpers import inline, input_table, shards, write
-
-Extract = Callable[..., Result]
+from tests.jobs.faked_extract import Extract, faked_extract
+from tests.pipeline.fakes import HashDecoders
+from tests.pipeline.helpers import input_table, shards, write
 
 
 @pytest.fixture
 def extract(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Extract:
-    """extract(*words): the command with those words, its decoder and reader replaced."""
-    composed = jobs.extract.compose
-
-    def faked(*given: object, **options: object) -> object:
-        return replace(
-            composed(*given, **options),  # type: ignore[arg-type]
-            decoder=SPEC,
-            decoder_name="hpd",
-            reader=TitleReader(),
-            schemas=(PRODUCT,),
-            encoder_factory=ByteEncoder,
-            decoder_factory=HashDecoders(tmp_path / "calls.log"),
-            units=UnitCaps(rows=20),
-        )
-
-    monkeypatch.setattr(jobs.extract, "compose", faked)
-    monkeypatch.setattr(jobs.extract, "say_notice", lambda _: None)
-    monkeypatch.setattr("pipeline.drive.drive", inline)
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    command = ["extract", "--config", str(repository / "conf/quickstart.yaml")]
-    return lambda *words: CliRunner().invoke(app, [*command, *words])
+    return faked_extract(tmp_path / "calls.log", repository / "conf/quickstart.yaml", monkeypatch)
 
 
 def upload(server: Server, folder: Path, place: str, count: int = 1, first: int = 0) -> pa.Table:

@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import jobs.extract
-from jobs.cli import app
-from pipeline.job import UnitCaps
-from tests.pipeline.fakes import PRODUCT, SPEC, ByteEncoder, HashDecoders, TitleReader
-from tests.pipeline.helpers import assert_exact, inline, input_table, shards
+from tests.jobs.faked_extract import Extract, faked_extract
+from tests.pipeline.fakes import HashDecoders
+from tests.pipeline.helpers import assert_exact, input_table, shards
 
 BAD = ("text", "empty", "truncated")
 
 
 @pytest.fixture
-def extract(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """extract(*words): the command with those words, its decoder and reader replaced."""
-    composed = jobs.extract.compose
-
-    def faked(*given: object, **options: object) -> object:
-        return replace(
-            composed(*given, **options),  # type: ignore[arg-type]
-            decoder=SPEC,
-            reader=TitleReader(),
-            schemas=(PRODUCT,),
-            encoder_factory=ByteEncoder,
-            decoder_factory=HashDecoders(tmp_path / "calls.log"),
-            units=UnitCaps(rows=20),
-        )
-
-    monkeypatch.setattr(jobs.extract, "compose", faked)
-    monkeypatch.setattr(jobs.extract, "say_notice", lambda _: None)
-    monkeypatch.setattr("pipeline.drive.drive", inline)
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    words = ["extract", "--config", str(repository / "conf/quickstart.yaml"), "--input", str(tmp_path / "in")]
-    return lambda *more: CliRunner().invoke(app, [*words, "--output", str(tmp_path / "out"), *more])
+def extract(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Extract:
+    made = faked_extract(tmp_path / "calls.log", repository / "conf/quickstart.yaml", monkeypatch)
+    return lambda *more: made("--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), *more)
 
 
 def test_bad_files_end_the_command_with_4_and_with_0_where_they_may_be_skipped(
-    tmp_path: Path, extract: Callable[..., Result]
+    tmp_path: Path, extract: Extract
 ) -> None:
     source = shards(tmp_path / "in", 2)
     good = input_table(source)
